@@ -1,0 +1,1 @@
+"""What the parts stand on: broker, store, policies, sampling maths, recipes, and the command line."""

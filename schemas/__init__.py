@@ -1,0 +1,1 @@
+"""Records, topics, ids, settings and errors: what every part of the system agrees on."""

@@ -1,0 +1,1 @@
+"""Stream processors: pure decisions and the Faust agents that carry them out."""

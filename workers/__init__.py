@@ -1,0 +1,1 @@
+"""Worker pools, one for each topic of slow work: design, validate, rollout, memory."""
