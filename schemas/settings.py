@@ -1,0 +1,342 @@
+"""A run's recipe: one typed tree with bounds; unknown keys are refused.
+
+A recipe file is short TOML over these defaults (the mended algorithm); `algorithm = "published"` changes the defaults that the published system differs in. A run's first record carries the whole recipe as JSON.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from schemas.common import SamplingSettings
+from schemas.errors import SettingsError
+
+GAMES_SKILLS = (
+    "Mathematical Reasoning",
+    "Logical Deduction",
+    "Spatial Reasoning",
+    "Pattern Recognition",
+    "Optimization",
+    "Causal Inference",
+)
+TOOLS_SKILLS = (
+    "API Orchestration",
+    "Data Retrieval",
+    "State Modification",
+    "Error Recovery",
+    "Tool Selection",
+    "Multi-Step Workflows",
+)
+
+
+class Settings(BaseModel):
+    """Base of all settings: frozen, no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class ScheduleSettings(Settings):
+    kind: Literal["fixed"] = "fixed"
+    """Deterministic and asynchronous; the free schedule comes with its own issue."""
+    steps: int = Field(default=400, ge=1)
+    """Optimizer steps, a multiple of `interval`."""
+    interval: int = Field(default=4, ge=1)
+    """K: steps that a generation serves."""
+    delay: int = Field(default=4, ge=1)
+    """Steps after a generation's first play until its designs are trained; at least K."""
+    lag: int = Field(default=1, ge=0)
+    """Steps that the playing policy is behind the step it plays for."""
+    lead: int = Field(default=4, ge=0)
+    """Further steps that the designing policy is behind."""
+    memory_lag: int = Field(default=2, ge=1)
+    """A generation is designed with memory up to the one this many before it."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.delay < self.interval:
+            raise ValueError(f"delay ({self.delay}) must be at least interval ({self.interval})")
+        if self.steps % self.interval:
+            raise ValueError(f"steps ({self.steps}) must be a multiple of interval ({self.interval})")
+        return self
+
+
+class SamplingChoice(Settings):
+    temperature: float = Field(default=0.6, gt=0, le=2)
+    top_p: float = Field(default=0.95, gt=0, le=1)
+    top_k: int = Field(default=20, ge=0)
+    """0: off."""
+    max_tokens: int = Field(default=8192, ge=1)
+    """Tokens of one completion: a design or a turn."""
+
+    def on_wire(self) -> SamplingSettings:
+        return SamplingSettings(
+            temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, max_tokens=self.max_tokens
+        )
+
+
+class DesignSettings(Settings):
+    environments: int = Field(default=24, ge=1)
+    """n: slots of a generation."""
+    attempts: int = Field(default=5, ge=1)
+    """Design attempts a slot."""
+    per_document: int = Field(default=1, ge=1)
+    """Slots that share a document (nano: 8, the advantage group)."""
+    skills_active: int = Field(default=3, ge=1)
+    """Skills of one generation, in turn."""
+    units: int = Field(default=2, ge=1)
+    """Work packages a generation is split into."""
+    hint_by_second_call: bool = False
+    """Published: the hint comes from a second call."""
+    duplicate: Literal["drop", "penalise"] = "drop"
+    """What happens to near-duplicates when the slots close."""
+    duplicate_similarity: float = Field(default=0.8, gt=0, le=1)
+    train_rejected: bool = True
+    """Mended: rejected designs are trained with reward 0, at most as many as validated ones."""
+    advantage_group: Literal["skill", "document"] = "skill"
+    advantage: Literal["centred", "z-score"] = "centred"
+    signal: Literal["regret+anchor", "regret", "variance", "learning-potential", "solve-rate"] = "regret+anchor"
+    regret_bound: Literal["mean", "lower"] = "lower"
+    """Mended: credit by regret - 0.6 SE."""
+    identical_penalty: float = Field(default=0.0, ge=0, le=1)
+    """Reward lost by code identical to an earlier design of its group."""
+    sampling: SamplingChoice = SamplingChoice(max_tokens=16384)
+    hint_sampling: SamplingChoice = SamplingChoice(temperature=0.3, max_tokens=512)
+
+
+class RolloutSettings(Settings):
+    plain_plays: int = Field(default=8, ge=1)
+    """Plays without hint, an environment and step."""
+    hint_plays: int = Field(default=8, ge=0)
+    """Plays with hint, at a generation's first step."""
+    seeds: int = Field(default=8, ge=1)
+    """Distinct environment seeds among the plays; play i uses seed i mod seeds."""
+    paired: bool = True
+    """Both arms on the same seeds."""
+    units: int = Field(default=4, ge=1)
+    """Work packages a step is split into."""
+    max_turns: int = Field(default=25, ge=1)
+    context_tokens: int = Field(default=32768, ge=64)
+    sampling: SamplingChoice = SamplingChoice()
+    unterminated_return: Literal["zero", "lowest"] = "lowest"
+    """Return of an episode that did not terminate: 0, or min(0, lowest reward that the gate saw)."""
+    train_hint_arm: bool = False
+    advantage_group: Literal["environment", "environment-arm"] = "environment-arm"
+    audit_share: float = Field(default=0.01, ge=0, le=1)
+    tries: int = Field(default=3, ge=1)
+    """Tries after infrastructure failures before a play is recorded as lost."""
+
+
+class TrainSettings(Settings):
+    learning_rate: float = Field(default=1e-6, gt=0)
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = Field(default=0.1, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    clip_low: float = Field(default=0.2, gt=0)
+    clip_high: float = Field(default=0.28, gt=0)
+    correction: Literal["truncated", "masked", "sequence"] = "truncated"
+    aggregate: Literal["token", "sample"] = "token"
+    """Mean over tokens (mended) or over samples of token means (published)."""
+    logits: Literal["sampler", "plain"] = "sampler"
+    """Log-probabilities under the sampler's temperature and truncation, or (published) at temperature 1."""
+    kl_beta: float = Field(default=0.0, ge=0)
+    designer_weight: float = Field(default=1.0, ge=0)
+    micro_batch_tokens: int = Field(default=16384, ge=64)
+    """Most padded tokens of one forward pass."""
+    minibatches: int = Field(default=1, ge=1)
+    zero_stage: int = Field(default=1, ge=0, le=3)
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    threads: int = Field(default=1, ge=1)
+    checkpoint_every: Literal[1] = 1
+    keep_policies: int = Field(default=4, ge=2)
+    """Policies kept beyond those that open work names."""
+    max_skipped: int = Field(default=5, ge=1)
+    """Non-finite steps in a row before the run stops."""
+    batch_deadline_s: float = Field(default=3600, gt=0)
+    """Longest wait for a batch."""
+
+
+class MemorySettings(Settings):
+    enabled: bool = True
+    window: int = Field(default=200, ge=1)
+    """Environments remembered for selection (newest first)."""
+    generations: int = Field(default=0, ge=0)
+    """Nano: generations looked back; 0: by `window`."""
+    seeds: int = Field(default=2, ge=0)
+    top: int = Field(default=10, ge=1)
+    frontier: tuple[float, float] = (0.15, 0.85)
+    negative: tuple[float, float] = (0.1, 0.9)
+    wait_s: float = Field(default=300, gt=0)
+
+
+class CorpusSettings(Settings):
+    enabled: bool = True
+    path: str = "infra/corpus/nano"
+    """A folder of .txt and .md files; a relative path is looked for below the recipe, then among the shipped corpora."""
+    max_words: int = Field(default=6000, ge=10)
+
+
+class ModelSettings(Settings):
+    path: str = "trainer/nano/model"
+    """A Hugging Face folder; a relative path is looked for below the recipe, then among the shipped models."""
+    dialect: Literal["nano", "games", "tools"] = "nano"
+
+
+class SandboxSettings(Settings):
+    level: Literal["any", "rootless", "full"] = "any"
+    """The weakest level that the run accepts; it refuses to start below it."""
+    mode: Literal["pool", "zygote", "fresh"] = "zygote"
+
+
+class ProcessSettings(Settings):
+    """Processes that `spade run` starts and supervises."""
+
+    design_workers: int = Field(default=1, ge=0)
+    validate_workers: int = Field(default=1, ge=0)
+    rollout_workers: int = Field(default=1, ge=0)
+    memory_workers: int = Field(default=1, ge=0)
+    stream_workers: int = Field(default=1, ge=0)
+    threads: int = Field(default=1, ge=1)
+    """Torch threads of each sampling worker."""
+    restarts: int = Field(default=3, ge=0)
+    """Restarts of one process before the run stops with the cause."""
+
+
+class EvalSettings(Settings):
+    suite: str = "nano"
+    seeds_per_item: int = Field(default=5, ge=1)
+    limit: int = Field(default=0, ge=0)
+    """Instances at most; 0: all."""
+
+
+class Recipe(Settings):
+    """Everything that a run's processes must agree on."""
+
+    name: str = "run"
+    algorithm: Literal["mended", "published"] = "mended"
+    setting: Literal["games", "tools"] = "games"
+    pool: Literal["self-play"] = "self-play"
+    designer: Literal["trained", "frozen"] = "trained"
+    skills: tuple[str, ...] = GAMES_SKILLS
+    seed: int = Field(default=0, ge=0)
+    partitions: int = Field(default=12, ge=1, le=1000)
+    max_minutes: float = Field(default=0, ge=0)
+    """Wall-clock budget after which no further generation is opened; 0: none."""
+    schedule: ScheduleSettings = ScheduleSettings()
+    design: DesignSettings = DesignSettings()
+    rollout: RolloutSettings = RolloutSettings()
+    train: TrainSettings = TrainSettings()
+    memory: MemorySettings = MemorySettings()
+    corpus: CorpusSettings = CorpusSettings()
+    model: ModelSettings = ModelSettings()
+    sandbox: SandboxSettings = SandboxSettings()
+    processes: ProcessSettings = ProcessSettings()
+    evaluation: EvalSettings = EvalSettings()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.design.environments % self.design.per_document:
+            raise ValueError(
+                f"design.environments ({self.design.environments}) must be a multiple of "
+                f"design.per_document ({self.design.per_document})"
+            )
+        if self.rollout.seeds > self.rollout.plain_plays:
+            raise ValueError(
+                f"rollout.seeds ({self.rollout.seeds}) can't exceed rollout.plain_plays ({self.rollout.plain_plays})"
+            )
+        if not self.skills:
+            raise ValueError("skills must name at least one skill")
+        return self
+
+
+PUBLISHED_DEFAULTS: dict[str, Any] = {
+    "schedule": {"interval": 4, "delay": 4, "lag": 0, "lead": 0, "memory_lag": 1},
+    "design": {"hint_by_second_call": True, "train_rejected": False, "regret_bound": "mean"},
+    "rollout": {
+        "hint_plays": 16,
+        "paired": False,
+        "unterminated_return": "zero",
+        "advantage_group": "environment",
+    },
+    "train": {"aggregate": "sample", "logits": "plain"},
+}
+
+
+def load_recipe(path: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe in a TOML file. Raises SettingsError that names the file, the key and the fix."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingsError(f"recipe {path} does not exist", "`spade run --help` lists the shipped recipes") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"recipe {path} is not TOML: {error}", "Correct the file") from error
+    values.setdefault("name", path.stem)
+    return build_recipe(values, overrides, str(path))
+
+
+def build_recipe(values: Mapping[str, Any], overrides: Mapping[str, Any] | None = None, origin: str = "recipe") -> Recipe:
+    """Defaults of the algorithm, under the recipe's values, under dotted overrides such as {"schedule.steps": 20}."""
+    merged = dict(values)
+    for dotted, value in (overrides or {}).items():
+        _set(merged, dotted.split("."), value)
+    if merged.get("algorithm") == "published":
+        merged = _merge(PUBLISHED_DEFAULTS, merged)
+    try:
+        return Recipe.model_validate(merged)
+    except ValidationError as error:
+        raise SettingsError(f"{origin}: {_explain(error)}", "Correct or remove the key") from error
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(base)
+    for key, value in over.items():
+        known = result.get(key)
+        result[key] = _merge(known, value) if isinstance(known, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
+def _set(tree: dict[str, Any], keys: list[str], value: Any) -> None:
+    for key in keys[:-1]:
+        branch = tree.get(key)
+        tree[key] = dict(branch) if isinstance(branch, Mapping) else {}
+        tree = tree[key]
+    tree[keys[-1]] = value
+
+
+def _explain(error: ValidationError) -> str:
+    parts = []
+    for item in error.errors():
+        where = ".".join(str(step) for step in item["loc"]) or "recipe"
+        what = "unknown key" if item["type"] == "extra_forbidden" else str(item["msg"])
+        parts.append(f"{where}: {what}")
+    return "; ".join(parts)
+
+
+class BrokerSettings(Settings):
+    """How to reach Kafka. Secrets come from files, never from the command line."""
+
+    address: str = "127.0.0.1:9092"
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: str = ""
+    username: str = ""
+    password_file: str = ""
+    ca_file: str = ""
+    timeout_s: float = Field(default=30, gt=0)
+    """Longest wait for the broker before a command gives up."""
+
+
+class ProcessContext(Settings):
+    """What one process is told at its start: addresses and the run; all else stands in the run's first record."""
+
+    broker: BrokerSettings = BrokerSettings()
+    store_dsn: str = ""
+    run_id: str = ""
+    """Empty: the newest run that has not finished."""
+    state_dir: str = ""
+    """Where this process may write: checkpoints, policies, slots."""
+    log_json: bool = False
+    metrics_port: int = 0
+    """0: no metrics endpoint."""
