@@ -1,0 +1,181 @@
+"""Apache Kafka itself, one KRaft node on this machine, as an owned process.
+
+In: a data folder and, if wished, ports. Out: an address that any Kafka client can use. Called by `spade up`, `spade run`,
+`spade demo` and the tests. Loopback only, without a password: who may run programs here may use it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import string
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+from infra.local.jars import ensure_jars, java
+from infra.local.ports import LOOPBACK, free_ports, require_free
+from infra.local.processes import OwnedProcess, last_lines
+from schemas.errors import BrokerError, DiskFullError
+
+TEMPLATE = Path(__file__).with_name("server.properties")
+LOG4J = Path(__file__).with_name("log4j2.properties")
+READY = b"Kafka Server started"
+READY_LIMIT_S = 90.0
+LEAST_FREE_BYTES = 256 * 1024 * 1024
+# One garbage collector thread and the quick compiler only: on two cores start-up and idle cost matter more than peak speed.
+JVM_OPTIONS = ("-Xmx512m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError", "-Xshare:auto")
+
+
+class LocalBroker:
+    """A running local broker. Make one with `start` or find the one of `spade up` with `attach`."""
+
+    def __init__(self, data_dir: Path, port: int, controller_port: int, process: OwnedProcess, *, detached: bool) -> None:
+        self.data_dir = data_dir
+        self.port = port
+        self.controller_port = controller_port
+        self._process = process
+        self._detached = detached
+
+    @classmethod
+    def start(
+        cls,
+        data_dir: Path,
+        *,
+        port: int | None = None,
+        controller_port: int | None = None,
+        detached: bool = False,
+        properties: str | None = None,
+    ) -> LocalBroker:
+        """Starts Kafka on `data_dir` (kept; formatted when new) and waits until it serves, up to READY_LIMIT_S.
+
+        Free ports by default. `properties` replaces the template, with the same ${port}, ${controller_port}, ${log_dir}. Unless
+        `detached` it is killed when the starting thread ends. Raises PortInUseError, ArtifactError, DiskFullError, BrokerError.
+        """
+        data_dir.mkdir(parents=True, exist_ok=True)
+        running = cls.attach(data_dir)
+        if running is not None:
+            raise BrokerError(f"a broker (process {running.pid}) already serves {data_dir} at {running.address}", "Stop it first")
+        for given in (port, controller_port):
+            if given is not None:
+                require_free(given, "broker")
+        free = iter(free_ports(2))
+        broker = cls(data_dir, port or next(free), controller_port or next(free), OwnedProcess(0, ""), detached=detached)
+        broker._launch(TEMPLATE.read_text() if properties is None else properties)
+        return broker
+
+    @classmethod
+    def attach(cls, data_dir: Path) -> LocalBroker | None:
+        """The broker that serves `data_dir` now, started by whatever process; None when there is none."""
+        state = data_dir / "broker.json"
+        if not state.exists():
+            return None
+        found = json.loads(state.read_text())
+        process = OwnedProcess(found["pid"], found["born"])
+        if not process.alive():
+            return None
+        return cls(data_dir, found["port"], found["controller_port"], process, detached=True)
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT for clients."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process that serves, 0 when stopped."""
+        return self._process.pid
+
+    @property
+    def log(self) -> Path:
+        """What Kafka printed."""
+        return self.data_dir / "broker.log"
+
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self._process.alive()
+
+    def stop(self, deadline_s: float = 15.0) -> None:
+        """SIGTERM, SIGKILL after `deadline_s`; the data stays. Does nothing when it has stopped already."""
+        self._process.stop(deadline_s)
+        self._forget()
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would; the data stays."""
+        self._process.kill()
+        self._forget()
+
+    def restart(self) -> None:
+        """Starts again on the same ports and data after `stop`, `kill` or a crash; stops it first when it runs."""
+        self.stop()
+        self._launch(None)
+
+    def _forget(self) -> None:
+        (self.data_dir / "broker.json").unlink(missing_ok=True)
+
+    def _launch(self, template: str | None) -> None:
+        _require_space(self.data_dir)
+        jars, runtime = ensure_jars(), java()
+        config = self.data_dir / "server.properties"
+        log_dir = self.data_dir / "log"
+        if template is not None:
+            config.write_text(
+                string.Template(template).substitute(port=self.port, controller_port=self.controller_port, log_dir=log_dir)
+            )
+        if not (log_dir / "meta.properties").exists():
+            self._format(runtime, jars, config)
+        start = self.log.stat().st_size if self.log.exists() else 0
+        self._process = OwnedProcess.start(
+            [str(runtime), *JVM_OPTIONS, f"-Dlog4j2.configurationFile={LOG4J}", "-cp", f"{jars}/*", "kafka.Kafka", str(config)],
+            self.log,
+            cwd=self.data_dir,
+            detached=self._detached,
+        )
+        self._wait_ready(start)
+        state = {"pid": self.pid, "born": self._process.born, "port": self.port, "controller_port": self.controller_port}
+        (self.data_dir / "broker.json").write_text(json.dumps(state))
+
+    def _format(self, runtime: Path, jars: Path, config: Path) -> None:
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A", 1)
+        answer = subprocess.run(
+            [str(runtime), *JVM_OPTIONS, f"-Dlog4j2.configurationFile={LOG4J}", "-cp", f"{jars}/*", "kafka.tools.StorageTool"]
+            + ["format", "-t", cluster, "-c", str(config)],
+            capture_output=True,
+            text=True,
+            timeout=READY_LIMIT_S,
+            check=False,
+        )
+        if answer.returncode != 0:
+            said = " | ".join((answer.stdout + answer.stderr).split("\n")[-6:])
+            raise BrokerError(f"Kafka can't format {self.data_dir}: {said}", "Remove the folder, or name another one")
+
+    def _wait_ready(self, start: int) -> None:
+        end = time.monotonic() + READY_LIMIT_S
+        while time.monotonic() < end:
+            with self.log.open("rb") as source:
+                source.seek(start)
+                if READY in source.read():
+                    return
+            if not self._process.alive():
+                break
+            time.sleep(0.05)
+        ended = not self._process.alive()
+        self._process.kill()
+        said = last_lines(self.log, start)
+        if "No space left on device" in said:
+            raise DiskFullError(f"the broker found no space left below {self.data_dir}", "Free some and start again: its log is whole")
+        if "Address already in use" in said:
+            require_free(self.port, "broker")
+            require_free(self.controller_port, "broker's controller")
+        what = "ended while starting" if ended else f"was not ready after {READY_LIMIT_S:.0f} s"
+        raise BrokerError(f"the broker on {self.data_dir} {what}; its log ends: {said}", f"The whole log is {self.log}")
+
+
+def _require_space(data_dir: Path) -> None:
+    free = shutil.disk_usage(data_dir).free
+    if free < LEAST_FREE_BYTES:
+        raise DiskFullError(
+            f"{data_dir} has {free // 2**20} MiB free, the broker needs {LEAST_FREE_BYTES // 2**20}", "Free some, or name another folder"
+        )
