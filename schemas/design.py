@@ -11,6 +11,7 @@ class Document(Part, frozen=True, kw_only=True):
     document_id: str
     title: str
     text: str
+    skill: str = ""  # from a first line "skill: NAME" of the file; empty: fits any skill
 
 
 class MemoryLine(Part, frozen=True, kw_only=True):

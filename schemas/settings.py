@@ -1,6 +1,7 @@
 """A run's recipe: one typed tree with bounds; unknown keys are refused.
 
-A recipe file is short TOML over these defaults (the mended algorithm); `algorithm = "published"` changes the defaults that the published system differs in. A run's first record carries the whole recipe as JSON.
+A recipe file is short TOML over these defaults (the mended algorithm); `algorithm = "published"` changes the defaults in
+which the published system differs. A run's first record carries the whole recipe as JSON.
 """
 
 from __future__ import annotations
