@@ -26,7 +26,16 @@ READY = b"Kafka Server started"
 READY_LIMIT_S = 90.0
 LEAST_FREE_BYTES = 256 * 1024 * 1024
 # One garbage collector thread and the quick compiler only: on two cores start-up and idle cost matter more than peak speed.
-JVM_OPTIONS = ("-Xmx512m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError", "-Xshare:auto")
+JVM_OPTIONS = (
+    "-Xmx512m",
+    "-Xms64m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+ExitOnOutOfMemoryError",
+    "--enable-native-access=ALL-UNNAMED",
+    "--sun-misc-unsafe-memory-access=allow",
+    f"-Dlog4j2.configurationFile={LOG4J}",
+)
 
 
 class LocalBroker:
@@ -128,7 +137,7 @@ class LocalBroker:
             self._format(runtime, jars, config)
         start = self.log.stat().st_size if self.log.exists() else 0
         self._process = OwnedProcess.start(
-            [str(runtime), *JVM_OPTIONS, f"-Dlog4j2.configurationFile={LOG4J}", "-cp", f"{jars}/*", "kafka.Kafka", str(config)],
+            [*_java(runtime, jars, "kafka.Kafka"), str(config)],
             self.log,
             cwd=self.data_dir,
             detached=self._detached,
@@ -140,8 +149,7 @@ class LocalBroker:
     def _format(self, runtime: Path, jars: Path, config: Path) -> None:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A", 1)
         answer = subprocess.run(
-            [str(runtime), *JVM_OPTIONS, f"-Dlog4j2.configurationFile={LOG4J}", "-cp", f"{jars}/*", "kafka.tools.StorageTool"]
-            + ["format", "-t", cluster, "-c", str(config)],
+            [*_java(runtime, jars, "kafka.tools.StorageTool"), "format", "-t", cluster, "-c", str(config)],
             capture_output=True,
             text=True,
             timeout=READY_LIMIT_S,
@@ -165,7 +173,9 @@ class LocalBroker:
         self._process.kill()
         said = last_lines(self.log, start)
         if "No space left on device" in said:
-            raise DiskFullError(f"the broker found no space left below {self.data_dir}", "Free some and start again: its log is whole")
+            raise DiskFullError(
+                f"the broker found no space left below {self.data_dir}", "Free some and start again: its log is whole"
+            )
         if "Address already in use" in said:
             require_free(self.port, "broker")
             require_free(self.controller_port, "broker's controller")
@@ -177,5 +187,10 @@ def _require_space(data_dir: Path) -> None:
     free = shutil.disk_usage(data_dir).free
     if free < LEAST_FREE_BYTES:
         raise DiskFullError(
-            f"{data_dir} has {free // 2**20} MiB free, the broker needs {LEAST_FREE_BYTES // 2**20}", "Free some, or name another folder"
+            f"{data_dir} has {free // 2**20} MiB free, the broker needs {LEAST_FREE_BYTES // 2**20}",
+            "Free some, or name another folder",
         )
+
+
+def _java(runtime: Path, jars: Path, main_class: str) -> list[str]:
+    return [str(runtime), *JVM_OPTIONS, "-cp", f"{jars}/*", main_class]

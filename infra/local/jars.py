@@ -112,7 +112,7 @@ def _resolve(stage: Path) -> Path:
             if tries_left == 0:
                 raise ArtifactError(
                     f"can't fetch Apache Kafka {KAFKA} ({type(problem).__name__}: {problem})",
-                    "Check the connection to the Maven repository and start again, or copy the cache folder from a machine that has it",
+                    "Check the connection to the Maven repository and start again, or copy the cache folder from elsewhere",
                 ) from problem
     raise AssertionError("unreachable")
 
@@ -138,7 +138,8 @@ def _one_at_a_time(lock: Path) -> Iterator[None]:
             except BlockingIOError as problem:
                 if time.monotonic() >= end:
                     raise ArtifactError(
-                        f"another process has been fetching the jars for {DOWNLOAD_LIMIT_S:.0f} s ({lock})", "End it and start again"
+                        f"another process has been fetching the jars for {DOWNLOAD_LIMIT_S:.0f} s ({lock})",
+                        "End it and start again",
                     ) from problem
                 time.sleep(0.1)
         yield

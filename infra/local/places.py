@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_dir() -> Path:
-    """The cache folder: `$SPADE_CACHE`, else `$XDG_CACHE_HOME/spade`, else `~/.cache/spade`. Reads the environment at each call."""
+    """`$SPADE_CACHE`, else `$XDG_CACHE_HOME/spade`, else `~/.cache/spade`. Reads the environment at each call."""
     named = os.environ.get("SPADE_CACHE", "")
     if named:
         return Path(named)

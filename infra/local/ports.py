@@ -10,7 +10,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different loopback ports that nothing listened on at the time of the call (another process may take one after it)."""
+    """`count` different loopback ports that were free at the time of the call (another process may take one after it)."""
     held = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
     try:
         for sock in held:

@@ -28,7 +28,13 @@ class OwnedProcess:
 
     @classmethod
     def start(
-        cls, argv: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None, cwd: Path | None = None, detached: bool = False
+        cls,
+        argv: Sequence[str],
+        log: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        detached: bool = False,
     ) -> OwnedProcess:
         """Starts `argv` with stdout and stderr appended to `log`; unless `detached`, it is killed when the starting thread ends.
 
