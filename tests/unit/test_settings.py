@@ -1,0 +1,60 @@
+"""Recipes: defaults of the two algorithms, bounds, and messages that name the key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import SettingsError
+from schemas.settings import Recipe, build_recipe, load_recipe
+
+
+def test_mended_is_the_default_and_pairs_the_arms() -> None:
+    recipe = build_recipe({})
+    assert (recipe.algorithm, recipe.rollout.paired, recipe.design.regret_bound) == ("mended", True, "lower")
+    schedule = recipe.schedule
+    assert (schedule.interval, schedule.delay, schedule.lag, schedule.lead, schedule.memory_lag) == (4, 4, 1, 4, 2)
+
+
+def test_published_brings_back_the_papers_rules_and_yields_to_the_recipe() -> None:
+    recipe = build_recipe({"algorithm": "published", "schedule": {"lag": 1}})
+    assert (recipe.rollout.hint_plays, recipe.rollout.paired, recipe.train.logits) == (16, False, "plain")
+    assert (recipe.schedule.lag, recipe.schedule.lead, recipe.schedule.memory_lag) == (1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"colour": 1}, "colour: unknown key"),
+        ({"schedule": {"delay": 2}}, "delay"),
+        ({"schedule": {"steps": 7}}, "multiple of interval"),
+        ({"rollout": {"plain_plays": 0}}, "rollout.plain_plays"),
+        ({"design": {"environments": 10, "per_document": 4}}, "per_document"),
+        ({"train": {"learning_rate": -1.0}}, "train.learning_rate"),
+    ],
+)
+def test_a_bad_recipe_is_refused_with_the_key_that_is_wrong(values: dict[str, object], named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
+        build_recipe(values)
+
+
+def test_overrides_reach_nested_keys_and_leave_the_file_values_alone() -> None:
+    values = {"schedule": {"steps": 40}}
+    recipe = build_recipe(values, {"schedule.interval": 2, "schedule.delay": 2})
+    assert (recipe.schedule.steps, recipe.schedule.interval) == (40, 2)
+    assert values == {"schedule": {"steps": 40}}
+
+
+def test_the_run_record_carries_the_whole_recipe() -> None:
+    recipe = build_recipe({"algorithm": "published", "seed": 7})
+    assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
+
+
+def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"nowhere\.toml does not exist"):
+        load_recipe(tmp_path / "nowhere.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("steps = = 3")
+    with pytest.raises(SettingsError, match=r"broken\.toml is not TOML"):
+        load_recipe(broken)
