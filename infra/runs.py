@@ -1,0 +1,185 @@
+"""A run's first record: written by `spade run`, read by every process before anything else.
+
+In: a recipe, or a context that names a run (or none: the newest that has not finished). Out: the run with its recipe. Blocks up
+to the stated deadline.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from kafka import TopicPartition
+from kafka.errors import KafkaError
+from pydantic import ValidationError
+
+from infra.kafka import ControlReader, count_partitions, make_consumer, make_producer, unreachable
+from schemas import ids
+from schemas.codec import decode
+from schemas.errors import ModelError, RecordError, SettingsError, StageTimeoutError
+from schemas.run import RunStarted
+from schemas.settings import BrokerSettings, ProcessContext, Recipe
+from schemas.topics import Topic
+
+PROJECT = Path(__file__).resolve().parent.parent
+PACKAGES = ("schemas", "infra", "streams", "workers", "trainer")
+POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has started: its first record, and the recipe in it."""
+
+    started: RunStarted
+    recipe: Recipe
+
+    @property
+    def run_id(self) -> str:
+        return self.started.run_id
+
+    @property
+    def policy_place(self) -> str:
+        """fsspec folder below which policies are published."""
+        return self.started.policy_place
+
+    @property
+    def dialect(self) -> str:
+        return self.started.dialect
+
+
+def start_run(recipe: Recipe, context: ProcessContext, policy_place: str, run_id: str = "") -> Run:
+    """Writes the run's first record and waits for its acknowledgement. Raises ModelError, BrokerError."""
+    identity = run_id or context.run_id or new_run_id(recipe.name)
+    started = RunStarted(
+        run_id=identity,
+        event_id=ids.event_id("run-started", identity),
+        created_at=time.time(),
+        recipe_json=recipe.model_dump_json(),
+        recipe_name=recipe.name,
+        seed=recipe.seed,
+        steps=recipe.schedule.steps,
+        policy_place=policy_place,
+        code_digest=code_digest(),
+        corpus_digest=folder_digest(find_folder(recipe.corpus.path)) if recipe.corpus.enabled else "",
+        tokenizer_digest=tokenizer_digest(find_folder(recipe.model.path)),
+        dialect=recipe.model.dialect,
+    )
+    with make_producer(context.broker) as producer:
+        producer.send_all([(Topic.RUN_STARTED, started)])
+    return Run(started=started, recipe=recipe)
+
+
+def await_run(context: ProcessContext, deadline_s: float = 60.0) -> Run:
+    """The run that `context` names, or the newest unfinished one; waits for its first record.
+
+    Raises StageTimeoutError that names what was waited for, BrokerError, and SettingsError where this code can't read the
+    recipe in the record.
+    """
+    end = time.monotonic() + deadline_s
+    run_id = context.run_id
+    while not run_id and time.monotonic() < end:
+        run_id = newest_run(context.broker)
+        if not run_id:
+            time.sleep(POLL_S)
+    if run_id:
+        with ControlReader(context.broker, [Topic.RUN_STARTED], run_id) as reader:
+            while True:
+                for _, _, _, record in reader.poll(POLL_S):
+                    if isinstance(record, RunStarted):
+                        return Run(started=record, recipe=read_recipe(record))
+                if time.monotonic() >= end:
+                    break
+    raise StageTimeoutError(
+        f"no {Topic.RUN_STARTED.wire} record of {'run ' + run_id if run_id else 'an unfinished run'} at "
+        f"{context.broker.address} within {deadline_s:.0f} s",
+        "Start the run (`spade run RECIPE`), or name its id with --run and its broker with --broker",
+    )
+
+
+def read_recipe(started: RunStarted) -> Recipe:
+    """The recipe in a run's first record."""
+    try:
+        return Recipe.model_validate_json(started.recipe_json)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SettingsError(
+            f"the recipe of run {started.run_id} does not fit this version: {'.'.join(map(str, first['loc']))}: {first['msg']}",
+            "Run the version of spade that started it",
+        ) from error
+
+
+def newest_run(broker: BrokerSettings, *, unfinished: bool = True) -> str:
+    """The id of the run whose first record the broker took last (by the broker's own timestamp), "" where there is none."""
+    consumer = make_consumer(broker, None, ())
+    try:
+        parts = [
+            TopicPartition(topic.wire, number)
+            for topic in (Topic.RUN_STARTED, Topic.RUN_FINISHED)
+            for number in range(count_partitions(consumer, topic.wire, broker))
+        ]
+        consumer.assign(parts)
+        consumer.seek_to_beginning(*parts)
+        ends = consumer.end_offsets(parts)
+        started: dict[str, int] = {}
+        finished: set[str] = set()
+        end = time.monotonic() + broker.timeout_s
+        while any(consumer.position(part) < ends[part] for part in parts) and time.monotonic() < end:
+            for part, messages in consumer.poll(timeout_ms=200).items():
+                for message in messages:
+                    try:
+                        record = decode(part.topic, message.value or b"")
+                    except RecordError:
+                        continue  # the memory sink writes its dead letter
+                    if isinstance(record, RunStarted):
+                        started.setdefault(record.run_id, message.timestamp)
+                    else:
+                        finished.add(record.run_id)
+    except (KafkaError, OSError) as problem:
+        raise unreachable(broker, problem) from problem
+    finally:
+        consumer.close()
+    candidates = [(stamp, run_id) for run_id, stamp in started.items() if not (unfinished and run_id in finished)]
+    return max(candidates)[1] if candidates else ""
+
+
+def new_run_id(name: str) -> str:
+    """A fresh id that sorts by time and tells the recipe: NAME-YYYYMMDD-HHMMSS-xxxx."""
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
+
+
+def find_folder(path: str) -> Path:
+    """A recipe's folder: as it stands where that exists, else among what the project ships. It may not exist."""
+    given = Path(path).expanduser()
+    shipped = PROJECT / path
+    return given if given.is_absolute() or given.is_dir() or not shipped.is_dir() else shipped
+
+
+def folder_digest(folder: Path) -> str:
+    """sha256 over names and contents of the folder's files, in name order."""
+    digest = hashlib.sha256()
+    for file in sorted(found for found in folder.rglob("*") if found.is_file()):
+        digest.update(f"{file.relative_to(folder).as_posix()}\x1f{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def tokenizer_digest(model: Path) -> str:
+    """sha256 of the model folder's tokenizer.json. Raises ModelError where it is missing."""
+    try:
+        return hashlib.sha256((model / "tokenizer.json").read_bytes()).hexdigest()
+    except OSError as problem:
+        raise ModelError(
+            f"model folder {model} has no readable tokenizer.json ({problem.strerror})",
+            "Name a Hugging Face folder with --set model.path=FOLDER, or build the shipped one: `spade nano build`",
+        ) from problem
+
+
+def code_digest() -> str:
+    """sha256 over the Python files of the five packages, so that a run says which code made it."""
+    digest = hashlib.sha256()
+    for package in PACKAGES:
+        for file in sorted((PROJECT / package).rglob("*.py")):
+            digest.update(f"{file.relative_to(PROJECT).as_posix()}\x1f".encode() + file.read_bytes())
+    return digest.hexdigest()
