@@ -1,0 +1,1 @@
+"""Samplers: tokens in, tokens and log-probabilities out, behind one Protocol (base.Sampler)."""
