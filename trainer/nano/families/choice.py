@@ -1,0 +1,67 @@
+"""Optimization: the offer of a wanted rank, and the cheapest of several totals."""
+
+import re
+from random import Random
+
+from infra.dialects.words import FAMILY_WORDS
+from trainer.nano.family import Family, Program
+
+
+def _draw_kth(rng: Random, size: int) -> Program:
+    return Program(
+        reset="""        $r = random.Random(seed)
+        $s = $r.sample(string.ascii_uppercase, self.size)
+        $k = $r.randrange(self.size)
+        self.goal = sorted($s)[$k]
+        return f"$phrase {$k + 1} of {''.join($s)}", {}
+""",
+        values=(("phrase", rng.choice(("rank", "place", "grade"))),),
+        needs_string=True,
+    )
+
+
+def _work_kth(observation: str) -> str:
+    rank, row = re.search(r"(\d+) of ([A-Z]+)", observation).groups()  # type: ignore[union-attr]  # documented to raise
+    return "".join(f"{index}{letter}" for index, letter in enumerate(sorted(row)[: int(rank)], start=1))
+
+
+def _draw_cheap(rng: Random, size: int) -> Program:
+    return Program(
+        reset="""        $r = random.Random(seed)
+        $s = $r.sample(string.ascii_uppercase, self.size)
+        $c = {$x: [$r.randrange(5), $r.randrange(5)] for $x in $s}
+        self.goal = min($s, key=lambda $x: sum($c[$x]))
+        return "$phrase " + " ".join(f"{$x}{$c[$x][0]}+{$c[$x][1]}" for $x in $s), {}
+""",
+        values=(("phrase", rng.choice(("cheapest of", "least of", "best price"))),),
+        needs_string=True,
+    )
+
+
+def _work_cheap(observation: str) -> str:
+    offers = re.findall(r"([A-Z])(\d)\+(\d)", observation)
+    return "".join(f"{name}{int(a) + int(b)}" for name, a, b in offers)
+
+
+FAMILIES = (
+    Family(
+        name="kth",
+        skill="Optimization",
+        sizes=(3, 16),
+        easy=(3, 5),
+        keywords=FAMILY_WORDS["kth"],
+        hints=("write them in order with their ranks", "sort first and number the places", "list the letters from the first on"),
+        draw=_draw_kth,
+        work=_work_kth,
+    ),
+    Family(
+        name="cheap",
+        skill="Optimization",
+        sizes=(3, 12),
+        easy=(3, 5),
+        keywords=FAMILY_WORDS["cheap"],
+        hints=("write every total first", "add up each offer before you choose", "list the totals and take the least"),
+        draw=_draw_cheap,
+        work=_work_cheap,
+    ),
+)

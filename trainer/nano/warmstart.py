@@ -1,0 +1,104 @@
+"""The warm start: a cosine run of AdamW over samples of the writer, loss on the model's own tokens only.
+
+In: a model, a dialect, a plan. Out: the trained model (in place) and progress lines. Bound by steps and seeded, so that the same
+machine and thread count give the same weights. Called by the build.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from infra.dialects.nano import PAD, NanoDialect
+from trainer.nano.writer import Sample, Writer
+
+POOL = 512
+"""Samples that are drawn together and sorted by length before they are cut into batches, so that little is padded."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long and how hard to train."""
+
+    steps: int
+    batch_tokens: int = 3072
+    """Tokens of a batch, padding included."""
+    design_share: float = 0.16
+    """Share of samples that are designs; they are about three times as long as plays."""
+    learning_rate: float = 3e-3
+    warmup_steps: int = 60
+    weight_decay: float = 0.05
+    clip_norm: float = 1.0
+
+
+def draw_batches(rng: Random, writer: Writer, plan: Plan) -> Iterator[list[Sample]]:
+    """Batches of samples of like length, for ever."""
+    while True:
+        pool = [writer.design(rng) if rng.random() < plan.design_share else writer.play(rng) for _ in range(POOL)]
+        pool.sort(key=lambda sample: len(sample.token_ids))
+        batches: list[list[Sample]] = []
+        batch: list[Sample] = []
+        for sample in pool:
+            if batch and (len(batch) + 1) * len(sample.token_ids) > plan.batch_tokens:
+                batches.append(batch)
+                batch = []
+            batch.append(sample)
+        batches.append(batch)
+        rng.shuffle(batches)
+        yield from batches
+
+
+def batch_loss(model: Any, batch: list[Sample]) -> Any:
+    """Mean cross-entropy (nats a token) over the written tokens of a batch, as a scalar tensor."""
+    import torch
+
+    width = max(len(sample.token_ids) for sample in batch)
+    ids = torch.full((len(batch), width), PAD, dtype=torch.long)
+    targets = torch.full((len(batch), width), -100, dtype=torch.long)
+    for row, sample in enumerate(batch):
+        length = len(sample.token_ids)
+        ids[row, :length] = torch.tensor(sample.token_ids)
+        own = torch.tensor(sample.written)
+        targets[row, :length] = torch.where(own, ids[row, :length], -100)
+    # Padding stands on the right and the mask is causal, so no written token sees it: no attention mask is needed.
+    hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
+    wanted = targets[:, 1:]
+    chosen = wanted != -100
+    return torch.nn.functional.cross_entropy(model.lm_head(hidden[chosen]), wanted[chosen])
+
+
+def learning_rate(plan: Plan, step: int) -> float:
+    """Linear warm-up, then a cosine to a hundredth of the peak."""
+    if step < plan.warmup_steps:
+        return plan.learning_rate * (step + 1) / plan.warmup_steps
+    done = (step - plan.warmup_steps) / max(1, plan.steps - plan.warmup_steps)
+    return plan.learning_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+def warm_start(model: Any, dialect: NanoDialect, plan: Plan, seed: int, tell: Callable[[str], None]) -> None:
+    """Trains the model in place. Blocks for the whole run; `tell` gets a line every hundred steps."""
+    import torch
+
+    rng = Random(seed)
+    batches = draw_batches(rng, Writer(dialect), plan)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, betas=(0.9, 0.95), weight_decay=plan.weight_decay)
+    model.train()
+    loss_sum, tokens = 0.0, 0
+    for step in range(plan.steps):
+        batch = next(batches)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(plan, step)
+        loss = batch_loss(model, batch)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), plan.clip_norm)
+        optimizer.step()
+        loss_sum += float(loss.detach())
+        tokens += sum(len(sample.token_ids) for sample in batch)
+        if (step + 1) % 100 == 0:
+            tell(f"warm start: step {step + 1} of {plan.steps}, loss {loss_sum / 100:.3f}, {tokens / 1e6:.2f} M tokens")
+            loss_sum = 0.0
+    model.eval()
