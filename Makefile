@@ -1,0 +1,44 @@
+# make install   everything that a run needs, into .venv (no root rights, no Docker, no Java needed)
+# make demo      the whole self-play loop on this machine, with a report
+# make test      every check and test
+# make lock      requirements.lock anew, after a change in pyproject.toml
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+UV_VERSION := 0.12.0
+STAMP := $(VENV)/.installed
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: install demo test lint lock clean
+
+install: $(STAMP)
+
+# The stamp holds what was installed: a second call does nothing until the lock file, the project file or the jail's contents change.
+$(STAMP): requirements.lock pyproject.toml infra/local/jars.lock
+	$(PYTHON) -c 'import sys; assert sys.version_info[:2] == (3, 11), "Python 3.11 is needed: make PYTHON=/path/to/python3.11"'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet "uv==$(UV_VERSION)"
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --no-deps -r requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
+	@echo "fetching Apache Kafka's jars, compiling DeepSpeed's operator (up to 70 s, once), building the jail's root ..."
+	$(BIN)/python -P -m infra.cli.prepare
+	touch $(STAMP)
+
+demo: install
+	$(BIN)/spade demo
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest
+
+lock:
+	$(BIN)/uv pip compile --python $(BIN)/python --generate-hashes --no-emit-index-url --extra dev -o requirements.lock pyproject.toml
+
+clean:
+	rm -rf $(VENV) runs build dist

@@ -1,0 +1,49 @@
+"""Which commands there are, and how an error becomes one line and an exit code. Called by `main` and by tests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from infra.cli import checks, demo, evaluate, local, nano, runs, stages, tables
+from schemas.errors import SpadeError
+
+app = typer.Typer(
+    name="spade",
+    help="Self-play in executable environments as a streaming system. Start with `spade demo`.",
+    epilog="Example: spade demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.command("demo", epilog="Example: spade demo --dir runs/first")(demo.demo)
+app.command("up", epilog="Example: spade up && spade run infra/recipes/tiny.toml && spade down")(local.up)
+app.command("down", epilog="Example: spade down")(local.down)
+app.command("run", epilog="Example: spade run infra/recipes/nano.toml --set schedule.steps=20")(runs.run)
+app.command("work", epilog="Example: spade work rollout --processes 4 --broker kafka.lan:9092")(stages.work)
+app.command("stream", epilog="Example: spade stream score --broker kafka.lan:9092")(stages.stream)
+app.command("train", epilog="Example: spade train --run nano-20260101-120000-ab12")(stages.train)
+app.command("topics", epilog="Example: spade topics --broker kafka.lan:9092 --partitions 24")(tables.topics)
+app.command("migrate", epilog="Example: spade migrate --store clickhouse://default@clickhouse.lan:8123/spade")(tables.migrate)
+app.command("status", epilog="Example: spade status --run nano-20260101-120000-ab12")(tables.status)
+app.command("doctor", epilog="Example: spade doctor")(checks.doctor)
+app.command("gate", epilog="Example: spade gate my_env.py --hint 'keep a running value'")(checks.gate)
+app.command("eval", epilog="Example: spade eval --version 0 --version 12")(evaluate.evaluate)
+nano_app = typer.Typer(help="The nano model that the demo trains.", no_args_is_help=True, epilog="Example: spade nano build")
+nano_app.command("build", epilog="Example: spade nano build --out /tmp/nano")(nano.build)
+app.add_typer(nano_app, name="nano")
+
+
+def run_app(arguments: Sequence[str]) -> int:
+    """Runs one command line; its exit code."""
+    try:
+        app(list(arguments), prog_name="spade")
+    except SpadeError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    return 0

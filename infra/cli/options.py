@@ -1,0 +1,161 @@
+"""Options that many commands share, and the context that they amount to.
+
+An address comes from the option, else from the environment, else from the state file of `spade up`. Secrets never stand on the
+command line: a broker that needs a password is named by a TOML file of BrokerSettings, which names the secret's file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+from schemas.errors import BrokerError, SettingsError, StoreError
+from schemas.settings import BrokerSettings, ProcessContext, Recipe, build_recipe, load_recipe
+
+Broker = Annotated[
+    str,
+    typer.Option(
+        "--broker",
+        envvar="SPADE_BROKER",
+        help="Kafka as HOST:PORT, or a TOML file with address, security_protocol, username, password_file, ca_file. "
+        "Default: the one of `spade up`.",
+        show_default=False,
+    ),
+]
+Store = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        envvar="SPADE_STORE",
+        help="ClickHouse as a DSN without its password (put that in a file: see docs). Default: the one of `spade up`.",
+        show_default=False,
+    ),
+]
+RunId = Annotated[
+    str, typer.Option("--run", envvar="SPADE_RUN", help="Run id. Default: the newest unfinished run.", show_default=False)
+]
+StateDir = Annotated[
+    str,
+    typer.Option("--state-dir", envvar="SPADE_STATE_DIR", help="Where this process may write. Default: below the home folder."),
+]
+LogJson = Annotated[bool, typer.Option("--log-json", envvar="SPADE_LOG_JSON", help="Log lines as JSON.")]
+MetricsPort = Annotated[int, typer.Option("--metrics-port", help="Serve Prometheus metrics on this loopback port; 0: don't.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a recipe key, e.g. schedule.steps=20.")
+]
+
+out = Console(highlight=False, soft_wrap=True)
+
+
+def state_home() -> Path:
+    """Where `spade up` and workers started by hand keep state: $SPADE_STATE, else below $XDG_STATE_HOME or ~/.local/state."""
+    named = os.environ.get("SPADE_STATE", "")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "spade"
+
+
+def standing() -> dict[str, str]:
+    """What `spade up` wrote: broker and store addresses; empty where nothing is up."""
+    file = state_home() / "up.json"
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return {}
+    except ValueError as problem:
+        raise SettingsError(f"the state file {file} is damaged", "Run `spade down`, then `spade up`") from problem
+
+
+def broker_settings(given: str) -> BrokerSettings | None:
+    """The broker of an option value: an address, or a TOML file. None where nothing is given and nothing is up."""
+    named = given or standing().get("broker", "")
+    if not named:
+        return None
+    if not named.endswith(".toml"):
+        return BrokerSettings(address=named)
+    try:
+        values: dict[str, Any] = tomllib.loads(Path(named).read_text(encoding="utf-8"))
+        return BrokerSettings.model_validate(values)
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise SettingsError(f"broker file {named} can't be read: {problem}", "Correct the file") from problem
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise SettingsError(f"broker file {named}: {key}: {first['msg']}", "Correct or remove the key") from error
+
+
+def require_broker(given: str) -> BrokerSettings:
+    """The broker, or BrokerError that says how to get one."""
+    settings = broker_settings(given)
+    if settings is None:
+        raise BrokerError(
+            "no broker is named and none is up", "Start a local one with `spade up`, or name one with --broker HOST:PORT"
+        )
+    return settings
+
+
+def require_store(given: str) -> str:
+    """The store's DSN, or StoreError that says how to get one."""
+    named = given or standing().get("store", "")
+    if not named:
+        raise StoreError("no store is named and none is up", "Start a local one with `spade up`, or name one with --store DSN")
+    return named
+
+
+def stage_context(
+    broker: str, store: str, run: str, state_dir: str, *, log_json: bool = False, metrics_port: int = 0, needs_store: bool = True
+) -> ProcessContext:
+    """What one process is told at its start."""
+    folder = Path(state_dir) if state_dir else state_home() / "work"
+    folder.mkdir(parents=True, exist_ok=True)
+    return ProcessContext(
+        broker=require_broker(broker),
+        store_dsn=require_store(store) if needs_store else store,
+        run_id=run,
+        state_dir=str(folder.resolve()),
+        log_json=log_json,
+        metrics_port=metrics_port,
+    )
+
+
+def read_overrides(pairs: list[str] | None) -> dict[str, Any]:
+    """KEY=VALUE pairs as dotted overrides; a value is read as TOML, else as text."""
+    overrides: dict[str, Any] = {}
+    for pair in pairs or []:
+        key, found, value = pair.partition("=")
+        if not found or not key:
+            raise SettingsError(f"--set {pair!r} is not KEY=VALUE", "Write for example --set schedule.steps=20")
+        try:
+            overrides[key.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            overrides[key.strip()] = value
+    return overrides
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Name -> file of the recipes that come with the project."""
+    folder = Path(__file__).resolve().parent.parent / "recipes"
+    return {file.stem: file for file in sorted(folder.glob("*.toml"))}
+
+
+def read_recipe(name: str, pairs: list[str] | None = None) -> Recipe:
+    """The recipe of a file or a shipped name, with overrides; folders named relative to the file become absolute."""
+    shipped = shipped_recipes()
+    path = shipped[name] if name in shipped and not Path(name).exists() else Path(name)
+    if not path.exists():
+        raise SettingsError(f"recipe {name} does not exist", f"Name a TOML file or one of: {', '.join(shipped)}")
+    recipe = load_recipe(path, read_overrides(pairs))
+    moved = {
+        f"{section}.path": str((path.parent / value).resolve())
+        for section, value in (("model", recipe.model.path), ("corpus", recipe.corpus.path))
+        if not Path(value).is_absolute() and (path.parent / value).is_dir()
+    }
+    return build_recipe(recipe.model_dump(), moved, str(path)) if moved else recipe

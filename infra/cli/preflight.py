@@ -1,0 +1,92 @@
+"""What `spade run` looks at before it starts anything, so that bad input is one clear line and loses nothing.
+
+In: a recipe and the run's folder. Raises the boundary error of what is wrong; every check names the cause and the fix. Called by
+`spade run`, `spade demo` and `spade doctor`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from infra.runs import find_folder, tokenizer_digest
+from schemas.errors import DiskFullError, ModelError, SandboxError, SettingsError
+from schemas.settings import Recipe
+
+LEAST_FREE_BYTES = 512 * 1024 * 1024
+POLICY_COPIES = 12  # policies, checkpoints and their temporary copies that stand at once, at most
+MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json")
+
+
+def check_run(recipe: Recipe, run_dir: Path, say: Callable[[str], None]) -> None:
+    """Every check that needs neither broker nor store; `say` is told what was found."""
+    model = check_model(recipe)
+    documents = check_corpus(recipe)
+    level = check_sandbox(recipe)
+    check_disk(run_dir, model)
+    say(f"recipe {recipe.name} ({recipe.algorithm}), model {model.name}, {documents} documents, sandbox level: {level}")
+
+
+def check_model(recipe: Recipe) -> Path:
+    """The model's folder. Raises ModelError where it is missing, incomplete or asks for code of its own."""
+    folder = find_folder(recipe.model.path)
+    fix = "Name a Hugging Face folder with model.path in the recipe or --set model.path=FOLDER"
+    if not folder.is_dir():
+        raise ModelError(f"model.path: folder {recipe.model.path} does not exist", fix)
+    for name in MODEL_FILES:
+        if not (folder / name).is_file():
+            raise ModelError(f"model.path: {folder} has no {name}", fix)
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except ValueError as problem:
+        raise ModelError(f"model.path: {folder / 'config.json'} is not JSON ({problem})", fix) from problem
+    if "auto_map" in config:
+        raise ModelError(
+            f"model.path: {folder} asks to run code of its own (auto_map)", "Use a model that transformers itself knows"
+        )
+    tokenizer_digest(folder)
+    return folder
+
+
+def check_corpus(recipe: Recipe) -> int:
+    """Number of documents; 0 where the recipe uses none. Raises CorpusError."""
+    if not recipe.corpus.enabled:
+        return 0
+    from infra.corpus import load_corpus
+
+    return len(load_corpus(recipe.corpus.path, max_words=recipe.corpus.max_words))
+
+
+def check_sandbox(recipe: Recipe) -> str:
+    """The level that this machine reaches. Raises SandboxError where the recipe asks for more."""
+    from workers.sandbox.probe import probe
+
+    found = probe()
+    if not found.level:
+        raise SandboxError(f"no jail can be started here: {found.why_not_stronger}", found.fix)
+    if not found.meets(recipe.sandbox.level):
+        raise SandboxError(
+            f"sandbox.level: {recipe.sandbox.level} is asked for, this machine reaches {found.level}: {found.why_not_stronger}",
+            f"{found.fix}, or set sandbox.level to any",
+        )
+    return found.level
+
+
+def check_disk(run_dir: Path, model: Path) -> None:
+    """Raises DiskFullError where the run's folder has too little space, SettingsError where it can't be written."""
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(run_dir).free
+    except OSError as problem:
+        raise SettingsError(
+            f"the run's folder {run_dir} can't be made ({problem.strerror})", "Name another with --dir"
+        ) from problem
+    weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    needed = LEAST_FREE_BYTES + POLICY_COPIES * 3 * weights
+    if free < needed:
+        raise DiskFullError(
+            f"{run_dir} has {free // 2**20} MiB free, the run needs {needed // 2**20}",
+            "Free some, or name another folder with --dir",
+        )

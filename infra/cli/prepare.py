@@ -1,0 +1,42 @@
+"""The part of the install that is not packages: `python -m infra.cli.prepare`, called by `make install`. Can be repeated.
+
+Fetches Apache Kafka's jars and checks them and the Java runtime against the lock file, compiles DeepSpeed's operator, builds the
+jail's root. Each says what it did; what fails ends with one line and a non-zero code. The first two are needed by every run; a
+machine that can't jail still gets everything else, and the doctor says what is missing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from schemas.errors import SandboxError, SpadeError
+
+
+def prepare(say: Callable[[str], None]) -> None:
+    """Does all of it. Raises ArtifactError, StageTimeoutError."""
+    from infra.local.jars import ensure_jars, java
+    from trainer.prepare import prepare_operator
+    from workers.sandbox.root import build_root, default_cache_dir
+
+    java()
+    say(f"Kafka's jars: {ensure_jars()}")
+    say("DeepSpeed's operator: compiled now" if prepare_operator() else "DeepSpeed's operator: there already")
+    try:
+        say(f"the jail's root: {build_root(default_cache_dir())}")
+    except SandboxError as error:
+        say(f"the jail's root can't be built: {error} (`spade doctor` tells more)")
+
+
+def main() -> int:
+    """Entry point; the exit code."""
+    try:
+        prepare(lambda line: print(line, flush=True))  # noqa: T201
+    except SpadeError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""What a report tells, as plain data. Filled by infra.report.queries from the store; shown by terminal, page and picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class GenerationFacts:
+    """One generation: what was designed, how it was played, what the designer got."""
+
+    generation: int
+    proposed: int
+    valid: int
+    rejected: dict[str, int]  # by rule
+    win_rate: float  # without hint
+    hint_win_rate: float
+    regret: float
+    regret_se: float
+    designer_reward: float
+    policy_version: int  # that designed it
+    lost: int = 0
+    repeats: float = 0.0
+    vendi: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)  # by stage, from first to last record
+
+
+@dataclass(frozen=True)
+class RoleFacts:
+    """One role in one step."""
+
+    samples: int
+    loss: float
+    ess: float
+    lag: int
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """One optimizer step; it publishes policy version `step` + 1."""
+
+    step: int
+    drain: bool
+    skipped: str
+    loss: float
+    roles: dict[str, RoleFacts]
+    seconds: dict[str, float]  # by phase
+
+
+@dataclass(frozen=True)
+class ExampleFacts:
+    """An environment that the model wrote."""
+
+    env_id: str
+    title: str  # why it is shown
+    skill: str
+    generation: int
+    source: str
+    hint: str
+    win_rate: float
+    hint_win_rate: float
+    regret: float
+
+
+@dataclass(frozen=True)
+class TurnFacts:
+    """One exchange of an episode."""
+
+    observation: str
+    action: str
+    reward: float
+
+
+@dataclass(frozen=True)
+class EpisodeFacts:
+    """One episode in full."""
+
+    play_id: str
+    env_id: str
+    arm: str
+    step: int
+    hint: str  # shown to the agent; empty in the plain arm
+    turns: list[TurnFacts]
+    final_observation: str
+    episode_return: float
+    won: bool
+    end_reason: str
+
+
+@dataclass(frozen=True)
+class EvaluationFacts:
+    """A policy before and after on the same held-out instances."""
+
+    suite: str
+    items: int
+    version_before: int
+    version_after: int
+    before: float
+    after: float
+    difference: float
+    low: float  # of the 95 % interval of the difference
+    high: float
+    clusters: int  # environments; instances of one environment are not independent
+    families: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """Everything that the report shows."""
+
+    run_id: str
+    recipe: str
+    minutes: float
+    generations: list[GenerationFacts]
+    steps: list[StepFacts]
+    examples: list[ExampleFacts]
+    episode: EpisodeFacts | None
+    evaluation: EvaluationFacts | None
+    records: dict[str, int] = field(default_factory=dict)  # stored rows by table

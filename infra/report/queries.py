@@ -1,0 +1,201 @@
+"""Fills the report's facts from the store: plain SQL over the tables that the memory worker wrote.
+
+In: a store and a run id. Out: RunFacts without the evaluation, which the demo adds. FINAL folds redelivered rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from infra.clickhouse import Row, Store
+from infra.report.facts import (
+    EpisodeFacts,
+    EvaluationFacts,
+    ExampleFacts,
+    GenerationFacts,
+    RoleFacts,
+    RunFacts,
+    StepFacts,
+    TurnFacts,
+)
+
+GENERATIONS = """
+SELECT g.generation AS generation, g.proposed AS proposed, g.valid AS valid, g.rejected_by_rule AS rejected,
+       g.win_rate AS win_rate, g.hint_win_rate AS hint_win_rate, g.regret AS regret, g.regret_se AS regret_se,
+       g.designer_reward AS designer_reward, g.repeats AS repeats, g.vendi AS vendi,
+       g.lost AS lost, s.policy_version AS policy_version
+FROM generations AS g FINAL
+LEFT JOIN slots_closed AS s FINAL ON g.run_id = s.run_id AND g.generation = s.generation
+WHERE g.run_id = {run:String} ORDER BY g.generation
+"""
+
+# From the moment that work was handed out to the last record that answers it, by the writers' clocks: told, never decides.
+STAGE_SECONDS = """
+SELECT generation, stage, dateDiff('millisecond', min(begun), max(ended)) / 1000 AS seconds FROM
+(
+    SELECT generation, 'design' AS stage, min(created_at) AS begun, max(created_at) AS ended FROM
+    (
+        SELECT generation, created_at FROM requests FINAL WHERE run_id = {run:String} AND stage = 'design'
+        UNION ALL SELECT generation, created_at FROM designs FINAL WHERE run_id = {run:String}
+    ) GROUP BY generation
+    UNION ALL
+    SELECT generation, 'play' AS stage, min(created_at) AS begun, max(created_at) AS ended FROM
+    (
+        SELECT generation, created_at FROM requests FINAL WHERE run_id = {run:String} AND stage = 'rollout'
+        UNION ALL SELECT generation, created_at FROM episodes FINAL WHERE run_id = {run:String}
+    ) GROUP BY generation
+) GROUP BY generation, stage
+"""
+
+GATE_SECONDS = """
+SELECT generation, sum(gate_wall_s) AS seconds FROM verdicts FINAL WHERE run_id = {run:String} GROUP BY generation
+"""
+
+STEPS = """
+SELECT step, drain, skipped, loss, agent_samples, agent_loss, agent_ess, agent_lag_max,
+       designer_samples, designer_loss, designer_ess, designer_lag_max, seconds
+FROM steps FINAL WHERE run_id = {run:String} ORDER BY step
+"""
+
+# Three environments to look at: where the hint helped most, the last one at the frontier, and a hard one.
+EXAMPLES = """
+SELECT env_id, skill, generation, full_source, hint, win_rate, hint_win_rate, regret
+FROM environments WHERE run_id = {run:String} AND evicted = ''
+ORDER BY %s, env_id LIMIT 1 BY source_digest LIMIT 3
+"""
+CHOICES = (
+    ("The hint helped most here", "regret DESC"),
+    ("Late in the run, close to where the designer is paid most", "generation DESC, abs(win_rate - 0.5) ASC"),
+    ("One that the agent found hard", "win_rate ASC, hint_win_rate DESC"),
+)
+
+EPISODE = """
+SELECT play_id, env_id, arm, step, observations, actions, rewards, final_observation, episode_return, won, end_reason
+FROM episodes FINAL WHERE run_id = {run:String} AND env_id IN {envs:Array(String)} AND lost = ''
+ORDER BY arm = 'hint' DESC, won DESC, length(actions) DESC, play_id LIMIT 1
+"""
+
+MINUTES = """
+SELECT dateDiff('millisecond', min(created_at), max(created_at)) / 60000 AS minutes, max(recipe_name) AS recipe
+FROM runs FINAL WHERE run_id = {run:String}
+"""
+
+TABLES = ("requests", "designs", "verdicts", "slots_closed", "episodes", "audits", "scores", "rewards", "generations",
+          "batches", "steps", "policies", "evaluations", "dead_letters")  # fmt: skip
+
+
+def read_run(store: Store, run_id: str, evaluation: EvaluationFacts | None = None) -> RunFacts:
+    """Everything that the store knows of the run. Raises StoreError."""
+    run = {"run": run_id}
+    seconds = _stage_seconds(store, run_id)
+    head = store.query(MINUTES, run)
+    examples = _examples(store, run_id)
+    return RunFacts(
+        run_id=run_id,
+        recipe=str(head[0]["recipe"]) if head else "",
+        minutes=float(head[0]["minutes"]) if head else 0.0,
+        generations=[_generation(row, seconds.get(int(row["generation"]), {})) for row in store.query(GENERATIONS, run)],
+        steps=[_step(row) for row in store.query(STEPS, run)],
+        examples=examples,
+        episode=_episode(store, run_id, examples),
+        evaluation=evaluation,
+        records={table: _count(store, table, run_id) for table in TABLES},
+    )
+
+
+def _count(store: Store, table: str, run_id: str) -> int:
+    rows = store.query(f"SELECT count() AS rows FROM {table} FINAL WHERE run_id = {{run:String}}", {"run": run_id})  # noqa: S608
+    return int(rows[0]["rows"])
+
+
+def _stage_seconds(store: Store, run_id: str) -> dict[int, dict[str, float]]:
+    found: dict[int, dict[str, float]] = {}
+    for row in store.query(STAGE_SECONDS, {"run": run_id}):
+        found.setdefault(int(row["generation"]), {})[str(row["stage"])] = float(row["seconds"])
+    for row in store.query(GATE_SECONDS, {"run": run_id}):
+        found.setdefault(int(row["generation"]), {})["gate"] = float(row["seconds"])
+    return found
+
+
+def _generation(row: Row, seconds: dict[str, float]) -> GenerationFacts:
+    return GenerationFacts(
+        generation=int(row["generation"]),
+        proposed=int(row["proposed"]),
+        valid=int(row["valid"]),
+        rejected={str(rule): int(count) for rule, count in dict(row["rejected"]).items()},
+        win_rate=float(row["win_rate"]),
+        hint_win_rate=float(row["hint_win_rate"]),
+        regret=float(row["regret"]),
+        regret_se=float(row["regret_se"]),
+        designer_reward=float(row["designer_reward"]),
+        policy_version=int(row["policy_version"]),
+        lost=int(row["lost"]),
+        repeats=float(row["repeats"]),
+        vendi=float(row["vendi"]),
+        seconds=seconds,
+    )
+
+
+def _step(row: Row) -> StepFacts:
+    def role(name: str) -> RoleFacts:
+        return RoleFacts(
+            samples=int(row[f"{name}_samples"]),
+            loss=float(row[f"{name}_loss"]),
+            ess=float(row[f"{name}_ess"]),
+            lag=int(row[f"{name}_lag_max"]),
+        )
+
+    return StepFacts(
+        step=int(row["step"]),
+        drain=bool(row["drain"]),
+        skipped=str(row["skipped"]),
+        loss=float(row["loss"]),
+        roles={name: role(name) for name in ("agent", "designer") if int(row[f"{name}_samples"])},
+        seconds={str(phase): float(value) for phase, value in dict(row["seconds"]).items()},
+    )
+
+
+def _examples(store: Store, run_id: str) -> list[ExampleFacts]:
+    chosen: dict[str, ExampleFacts] = {}
+    for title, order in CHOICES:
+        rows = store.query(EXAMPLES % order, {"run": run_id})
+        fresh: list[Row] = [row for row in rows if row["env_id"] not in chosen]
+        if fresh:
+            chosen[str(fresh[0]["env_id"])] = _example(fresh[0], title)
+    return list(chosen.values())
+
+
+def _example(row: Row, title: str) -> ExampleFacts:
+    return ExampleFacts(
+        env_id=str(row["env_id"]),
+        title=title,
+        skill=str(row["skill"]),
+        generation=int(row["generation"]),
+        source=str(row["full_source"]),
+        hint=str(row["hint"]),
+        win_rate=float(row["win_rate"]),
+        hint_win_rate=float(row["hint_win_rate"]),
+        regret=float(row["regret"]),
+    )
+
+
+def _episode(store: Store, run_id: str, examples: Sequence[ExampleFacts]) -> EpisodeFacts | None:
+    rows = store.query(EPISODE, {"run": run_id, "envs": [example.env_id for example in examples]})
+    if not rows:
+        return None
+    row: dict[str, Any] = rows[0]
+    hints = {example.env_id: example.hint for example in examples}
+    exchanges = zip(row["observations"], row["actions"], row["rewards"], strict=True)
+    return EpisodeFacts(
+        play_id=str(row["play_id"]),
+        env_id=str(row["env_id"]),
+        arm=str(row["arm"]),
+        step=int(row["step"]),
+        hint=hints.get(str(row["env_id"]), "") if row["arm"] == "hint" else "",
+        turns=[TurnFacts(str(seen), str(action), float(reward)) for seen, action, reward in exchanges],
+        final_observation=str(row["final_observation"]),
+        episode_return=float(row["episode_return"]),
+        won=bool(row["won"]),
+        end_reason=str(row["end_reason"]),
+    )

@@ -1,0 +1,93 @@
+"""The shipped recipes load, and say what spade.md's table says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infra.cli.options import read_overrides, read_recipe, shipped_recipes
+from schemas.errors import SettingsError
+from schemas.settings import Recipe
+
+NANO_LIKE = ("nano", "nano-published", "demo", "tiny")
+
+
+@pytest.mark.parametrize("name", NANO_LIKE)
+def test_shipped_recipe_loads_by_name_and_bears_it(name: str) -> None:
+    recipe = read_recipe(name)
+    assert recipe.name == name
+    assert shipped_recipes()[name].is_file()
+
+
+@pytest.mark.parametrize("name", NANO_LIKE)
+def test_nano_recipes_share_the_nano_schedule_and_sampling(name: str) -> None:
+    recipe = read_recipe(name)
+    schedule = recipe.schedule
+    assert (schedule.interval, schedule.delay, schedule.lag, schedule.lead, schedule.memory_lag) == (1, 1, 1, 1, 2)
+    for sampling in (recipe.design.sampling, recipe.rollout.sampling):
+        assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 1.0, 0)
+    assert (recipe.design.sampling.max_tokens, recipe.rollout.sampling.max_tokens) == (256, 48)
+    assert (recipe.rollout.max_turns, recipe.rollout.context_tokens) == (16, 512)
+    assert recipe.train.learning_rate == 2e-4
+    assert (recipe.design.advantage_group, recipe.design.advantage) == ("document", "z-score")
+    assert (recipe.design.duplicate, recipe.design.identical_penalty) == ("penalise", 0.2)
+    assert recipe.rollout.train_hint_arm
+    assert recipe.memory.generations == 8
+
+
+def test_nano_recipe_has_the_tables_sizes() -> None:
+    nano = read_recipe("nano")
+    assert (nano.design.environments, nano.design.per_document, nano.design.attempts) == (64, 8, 1)
+    assert (nano.rollout.plain_plays, nano.rollout.hint_plays, nano.rollout.seeds, nano.rollout.paired) == (8, 8, 8, True)
+
+
+def test_published_nano_recipe_differs_where_the_published_system_does() -> None:
+    published = read_recipe("nano-published")
+    assert published.algorithm == "published"
+    assert not published.rollout.paired
+    assert published.design.regret_bound == "mean"
+    assert not published.design.train_rejected
+    assert (published.train.aggregate, published.train.logits) == ("sample", "plain")
+
+
+def test_override_changes_one_key_and_keeps_the_rest() -> None:
+    recipe = read_recipe("tiny", ["schedule.steps=8", "name=other", "rollout.paired=false"])
+    assert (recipe.schedule.steps, recipe.name, recipe.rollout.paired) == (8, "other", False)
+    assert recipe.rollout.plain_plays == read_recipe("tiny").rollout.plain_plays
+
+
+def test_folder_beside_the_recipe_becomes_absolute(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "own.toml").write_text('[corpus]\npath = "texts"\n')
+    recipe = read_recipe(str(tmp_path / "own.toml"))
+    assert recipe.corpus.path == str(tmp_path / "texts")
+    assert recipe.name == "own"
+    assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[schedule]\nstep = 3\n", r"schedule\.step: unknown key"),
+        ("[schedule]\nsteps = 0\n", r"schedule\.steps"),
+        ("[schedule]\nsteps = 6\n", "must be a multiple of interval"),
+        ("steps = \n", "is not TOML"),
+    ],
+)
+def test_bad_recipe_names_file_and_key(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(text)
+    with pytest.raises(SettingsError, match=message) as caught:
+        read_recipe(str(file))
+    assert str(file) in str(caught.value)
+
+
+def test_unknown_recipe_name_lists_the_shipped_ones() -> None:
+    with pytest.raises(SettingsError, match=r"recipe nanoo does not exist.*nano-published"):
+        read_recipe("nanoo")
+
+
+def test_override_without_a_value_is_refused() -> None:
+    with pytest.raises(SettingsError, match="not KEY=VALUE"):
+        read_overrides(["schedule.steps"])
