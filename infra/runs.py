@@ -16,6 +16,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 from pydantic import ValidationError
 
+from infra.corpus import corpus_digest
 from infra.kafka import ControlReader, count_partitions, make_consumer, make_producer, unreachable
 from schemas import ids
 from schemas.codec import decode
@@ -63,7 +64,7 @@ def start_run(recipe: Recipe, context: ProcessContext, policy_place: str, run_id
         steps=recipe.schedule.steps,
         policy_place=policy_place,
         code_digest=code_digest(),
-        corpus_digest=folder_digest(find_folder(recipe.corpus.path)) if recipe.corpus.enabled else "",
+        corpus_digest=corpus_digest(find_folder(recipe.corpus.path)) if recipe.corpus.enabled else "",
         tokenizer_digest=tokenizer_digest(find_folder(recipe.model.path)),
         dialect=recipe.model.dialect,
     )
@@ -155,14 +156,6 @@ def find_folder(path: str) -> Path:
     given = Path(path).expanduser()
     shipped = PROJECT / path
     return given if given.is_absolute() or given.is_dir() or not shipped.is_dir() else shipped
-
-
-def folder_digest(folder: Path) -> str:
-    """sha256 over names and contents of the folder's files, in name order."""
-    digest = hashlib.sha256()
-    for file in sorted(found for found in folder.rglob("*") if found.is_file()):
-        digest.update(f"{file.relative_to(folder).as_posix()}\x1f{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
-    return digest.hexdigest()
 
 
 def tokenizer_digest(model: Path) -> str:

@@ -35,7 +35,7 @@ def demo(
         with launch.services("", "", run_dir, say, own=True) as where:
             run = launch.prepare(chosen, where, run_dir)
             launch.supervise(run, where, run_dir, say, stall_limit_s=300.0)
-            evaluation = compare_policies(run, where, say)
+            evaluation = compare_policies(run, where, run_dir, say)
             launch.store_rest(run, where, run_dir, say)
             files = write_report(run.run_id, where.store_dsn, run_dir, evaluation)
     say("broker, store and all processes have stopped")

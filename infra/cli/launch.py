@@ -135,6 +135,18 @@ def supervise(run: Run, where: Services, run_dir: Path, say: Say, *, stall_limit
             supervisor.stop()
 
 
+def store_rest(run: Run, where: Services, run_dir: Path, say: Say) -> None:
+    """Brings records that were written after the run's end into the store, by the memory worker itself."""
+    context = context_of(where, run_dir, run.run_id)
+    supervisor = Supervisor(run_dir / "logs", child_environment(context), restarts=1, notify=say, may_end=True)
+    try:
+        supervisor.start([ProcessSpec("work-memory-rest", ("work", "memory"))])
+        _drain(supervisor, say)
+    finally:
+        with cleanup():
+            supervisor.stop()
+
+
 def _drain(supervisor: Supervisor, say: Say) -> None:
     supervisor.may_end = True
     end = time.monotonic() + DRAIN_LIMIT_S

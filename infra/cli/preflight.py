@@ -56,7 +56,7 @@ def check_corpus(recipe: Recipe) -> int:
         return 0
     from infra.corpus import load_corpus
 
-    return len(load_corpus(recipe.corpus.path, max_words=recipe.corpus.max_words))
+    return len(load_corpus(find_folder(recipe.corpus.path)))
 
 
 def check_sandbox(recipe: Recipe) -> str:
