@@ -1,0 +1,192 @@
+"""From the records that a batch names to padded micro batches of tensors, in one order whatever the order of arrival.
+
+In: BatchReady samples and their records (RolloutFinished, EnvProposed). Out: Trajectories, then MicroBatches. Called by
+trainer/loop and trainer/engine. Samples stand in the order of the batch record and are then sorted by length, so that little is
+padded. A record that does not fit its sample is an error: nothing read back is trusted. Never blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.common import Record, SamplingSettings, Span
+from schemas.design import EnvProposed
+from schemas.errors import TrainingError
+from schemas.rollout import RolloutFinished
+from schemas.train import DESIGNER, Sample
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One sample with its tokens."""
+
+    sample_id: str
+    role: str
+    advantage: float
+    lag: int
+    tokens: Ints  # [L], the whole text
+    actions: Ints  # [n], positions of the sampled tokens in it, each >= 1
+    sampled: Floats  # [n], log-probability when sampled
+    settings: Ints  # [n], index into the batch's table of distributions
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Trajectories of one forward pass, padded on the right: under a causal mask padding changes nothing before it."""
+
+    ids: Tensor  # [B, L] int64
+    row: Tensor  # [n] int64, row of each action token
+    column: Tensor  # [n] int64, position whose output predicts it (its own minus 1)
+    target: Tensor  # [n] int64, the token
+    sampled: Tensor  # [n] float32
+    advantage: Tensor  # [n] float32
+    weight: Tensor  # [n] float32, of the role's loss in the batch's
+    settings: Tensor  # [n] int64
+    roles: tuple[str, ...]  # [B]
+    index: tuple[int, ...]  # [B], positions in the trajectory list
+    gradient: bool  # False: no token of it has a gradient, it counts for the statistics only
+
+
+def read_trajectories(
+    samples: Sequence[Sample], records: Mapping[str, Record]
+) -> tuple[list[Trajectory], list[SamplingSettings]]:
+    """Trajectories in the batch's order, and the table of distributions that they were drawn from.
+
+    Raises TrainingError naming a sample whose record is missing, lost, of another kind, or whose parts do not fit together.
+    """
+    table: dict[tuple[float, float, int], int] = {}
+    found = []
+    for sample in samples:
+        record = records.get(sample.reference.id)
+        if isinstance(record, RolloutFinished) and sample.role != DESIGNER:
+            prompt, tokens, logprobs, spans = 0, _ints(record.tokens), _floats(record.logprobs), record.spans
+        elif isinstance(record, EnvProposed) and sample.role == DESIGNER:
+            before, written = _ints(record.prompt_tokens), _ints(record.completion_tokens)
+            prompt, tokens = len(before), np.concatenate([before, written])
+            logprobs, spans = np.concatenate([np.zeros(prompt, np.float32), _floats(record.logprobs)]), record.spans
+        else:
+            raise _unfit(sample, f"its record is {'missing' if record is None else type(record).__name__}")
+        if record.lost:
+            raise _unfit(sample, f"it was lost ({record.lost})")
+        found.append(_trajectory(sample, tokens, logprobs, spans, prompt, table))
+    return found, [SamplingSettings(temperature=t, top_p=p, top_k=k) for t, p, k in table]
+
+
+def _trajectory(
+    sample: Sample,
+    tokens: Ints,
+    logprobs: Floats,
+    spans: Sequence[Span],
+    shift: int,
+    table: dict[tuple[float, float, int], int],
+) -> Trajectory:
+    if len(logprobs) != len(tokens):
+        raise _unfit(sample, f"it has {len(tokens)} tokens and {len(logprobs)} log-probabilities")
+    actions, settings, last = [], [], max(shift, 1)
+    for span in spans:
+        start, end = span.start + shift, span.end + shift
+        if not last <= start <= end <= len(tokens):
+            raise _unfit(sample, f"its span [{span.start}, {span.end}) does not fit its {len(tokens)} tokens")
+        last = end
+        key = (span.settings.temperature, span.settings.top_p, span.settings.top_k)
+        actions.append(np.arange(start, end, dtype=np.int64))
+        settings.append(np.full(end - start, table.setdefault(key, len(table)), dtype=np.int64))
+    where = np.concatenate(actions) if actions else np.zeros(0, np.int64)
+    return Trajectory(
+        sample_id=sample.sample_id,
+        role=sample.role,
+        advantage=sample.advantage,
+        lag=sample.lag,
+        tokens=tokens,
+        actions=where,
+        sampled=logprobs[where],
+        settings=np.concatenate(settings) if settings else np.zeros(0, np.int64),
+    )
+
+
+def pack(
+    trajectories: Sequence[Trajectory],
+    weights: Sequence[float],
+    chosen: Sequence[int],
+    micro_batch_tokens: int,
+    *,
+    all_gradients: bool = False,
+) -> list[MicroBatch]:
+    """Micro batches of the chosen trajectories, at most `micro_batch_tokens` padded tokens each (one sample may exceed it alone).
+
+    Samples of advantage 0 have no gradient unless `all_gradients` (a KL term): they go apart, and last.
+    """
+    with_gradient: list[int] = []
+    without: list[int] = []
+    for position in chosen:
+        trajectory = trajectories[position]
+        if len(trajectory.actions):
+            flat = not all_gradients and (trajectory.advantage == 0 or weights[position] == 0)
+            (without if flat else with_gradient).append(position)
+    return [
+        _collate(trajectories, weights, group, gradient)
+        for positions, gradient in ((with_gradient, True), (without, False))
+        for group in _groups(trajectories, positions, micro_batch_tokens)
+    ]
+
+
+def _groups(trajectories: Sequence[Trajectory], positions: Sequence[int], limit: int) -> list[list[int]]:
+    """Positions by falling length, cut where the padded size would pass the limit."""
+    groups: list[list[int]] = []
+    longest = 0
+    for position in sorted(positions, key=lambda p: (-len(trajectories[p].tokens), p)):
+        if not groups or (len(groups[-1]) + 1) * longest > limit:
+            groups.append([])
+            longest = len(trajectories[position].tokens)
+        groups[-1].append(position)
+    return groups
+
+
+def _collate(trajectories: Sequence[Trajectory], weights: Sequence[float], group: list[int], gradient: bool) -> MicroBatch:
+    import torch
+
+    members = [trajectories[position] for position in group]
+    # The last token predicts nothing that is trained.
+    ids = np.zeros((len(members), max(max(len(m.tokens) - 1, 1) for m in members)), dtype=np.int64)
+    for row, member in enumerate(members):
+        ids[row, : len(member.tokens) - 1] = member.tokens[:-1]
+    counts = [len(member.actions) for member in members]
+    return MicroBatch(
+        ids=torch.from_numpy(ids),
+        row=torch.from_numpy(np.repeat(np.arange(len(members)), counts)),
+        column=torch.from_numpy(np.concatenate([member.actions - 1 for member in members])),
+        target=torch.from_numpy(np.concatenate([member.tokens[member.actions] for member in members])),
+        sampled=torch.from_numpy(np.concatenate([member.sampled for member in members])),
+        advantage=torch.from_numpy(np.repeat(np.array([member.advantage for member in members], np.float32), counts)),
+        weight=torch.from_numpy(np.repeat(np.array([weights[position] for position in group], np.float32), counts)),
+        settings=torch.from_numpy(np.concatenate([member.settings for member in members])),
+        roles=tuple(member.role for member in members),
+        index=tuple(group),
+        gradient=gradient,
+    )
+
+
+def _ints(data: bytes) -> Ints:
+    return np.frombuffer(data[: len(data) // 4 * 4], dtype="<i4").astype(np.int64)
+
+
+def _floats(data: bytes) -> Floats:
+    return np.frombuffer(data[: len(data) // 4 * 4], dtype="<f4").astype(np.float32)
+
+
+def _unfit(sample: Sample, why: str) -> TrainingError:
+    where = f"{sample.reference.topic}:{sample.reference.partition}:{sample.reference.offset}"
+    return TrainingError(
+        f"sample {sample.sample_id} ({sample.role}) at {where} can't be trained: {why}", "The batch record is wrong"
+    )
