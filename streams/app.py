@@ -1,0 +1,121 @@
+"""Runs one stream stage as a process: `run("design" | "rollout" | "score" | "batch", context)`.
+
+In: the run's first record, the log. Out: the stage's records. Called by infra.cli. Blocks until the run has finished and its
+inputs are acknowledged, or until SIGTERM or SIGINT; raises SpadeError for everything that a person must mend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+
+from infra.clock import SystemClock
+from infra.kafka import ControlReader, count_partitions, make_consumer
+from infra.runs import Run, await_run
+from infra.telemetry import get_logger
+from schemas.errors import BrokerError, SettingsError
+from schemas.settings import BrokerSettings, ProcessContext
+from schemas.topics import Topic
+from streams.shell import StageShell
+from streams.stage import Stage
+
+WATCH_S = 0.5
+POLL_STOP_S = 0.2
+QUIET_S = 1.0  # without inputs, after the run has finished
+DRAIN_LIMIT_S = 20.0
+
+
+def run(stage: str, context: ProcessContext) -> None:
+    """Serves one stage of the run that `context` names until the run has finished."""
+    try:
+        chosen = Stage(stage)
+    except ValueError:
+        known = ", ".join(each.value for each in Stage)
+        raise SettingsError(f"there is no stream stage {stage!r}", f"Name one of {known}") from None
+    found = await_run(context)
+    partitions = common_partitions(context.broker)
+    with tempfile.TemporaryDirectory(prefix=f"spade-{stage}-") as data_dir:
+        asyncio.run(_serve(chosen, found, context, partitions, data_dir))
+
+
+def common_partitions(broker: BrokerSettings) -> int:
+    """How many partitions every topic has. Raises BrokerError where they differ: equal keys must meet in one worker."""
+    consumer = make_consumer(broker, None, ())
+    try:
+        counts = {topic.wire: count_partitions(consumer, topic.wire, broker) for topic in Topic}
+    finally:
+        consumer.close()
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{wire} {number}" for wire, number in sorted(counts.items()))
+        raise BrokerError(f"the topics have different numbers of partitions ({told})", "Give all of them the same number")
+    return next(iter(counts.values()))
+
+
+async def _serve(stage: Stage, found: Run, context: ProcessContext, partitions: int, data_dir: str) -> None:
+    shell = StageShell(stage, found, context, partitions, data_dir, SystemClock())
+    restore = _on_signals(shell.stopped.set)
+    watch = asyncio.create_task(_watch_end(shell, found.run_id, context.broker))
+    try:
+        await shell.app.start()
+        while not shell.stopped.is_set():
+            if shell.app.crash_reason is not None:
+                shell.fail(shell.app.crash_reason)
+            await _wait(shell.stopped, POLL_STOP_S)
+    finally:
+        shell.stopped.set()
+        await asyncio.gather(watch, return_exceptions=True)
+        await shell.app.stop()
+        await shell.close()
+        restore()
+    if shell.failure is not None:
+        raise shell.failure
+
+
+async def _watch_end(shell: StageShell, run_id: str, broker: BrokerSettings) -> None:
+    """Stops the shell once the run has finished and what it left is acknowledged, or DRAIN_LIMIT_S later."""
+    log = get_logger("streams.app")
+    reader = await asyncio.to_thread(ControlReader, broker, [Topic.RUN_FINISHED], run_id)
+    try:
+        while not shell.stopped.is_set() and not await asyncio.to_thread(reader.poll, WATCH_S):
+            pass
+        finished = time.monotonic()
+        while not shell.stopped.is_set():
+            now = time.monotonic()
+            if shell.is_idle and now - max(shell.last_activity, finished) > QUIET_S:
+                break
+            if now - finished > DRAIN_LIMIT_S:
+                log.warning("run finished with inputs held", held=shell.held.count)
+                break
+            await _wait(shell.stopped, POLL_STOP_S)
+    except Exception as problem:  # noqa: BLE001 - the boundary: raised again by _serve
+        shell.fail(problem)
+    finally:
+        await asyncio.to_thread(reader.close)
+        shell.stopped.set()
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    try:
+        await asyncio.wait_for(event.wait(), timeout_s)
+    except TimeoutError:
+        return
+
+
+def _on_signals(stop: Callable[[], None]) -> Callable[[], None]:
+    """SIGTERM and SIGINT stop the stage; returns what takes the handlers off. Nothing outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None
+    loop = asyncio.get_running_loop()
+    handled = (signal.SIGTERM, signal.SIGINT)
+    for number in handled:
+        loop.add_signal_handler(number, stop)
+
+    def restore() -> None:
+        for number in handled:
+            loop.remove_signal_handler(number)
+
+    return restore

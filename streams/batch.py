@@ -1,0 +1,195 @@
+"""Batch stage: closes generations and writes the batches, each in order of its number.
+
+In: env-scored (held until the generation is closed and all its batches are written); control: slots-closed, run-ending, own
+generation-closed and batch-ready. Out: generation-closed, batch-ready. Called by streams/app.py. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from schemas import ids
+from schemas.design import SlotsClosed
+from schemas.rollout import HINTED, PLAIN
+from schemas.run import RunEnding
+from schemas.score import EnvScored, GenerationClosed, PlayReturn
+from schemas.settings import Recipe
+from schemas.train import AGENT, DESIGNER, BatchReady, Sample
+from streams.advantage import z_scores
+from streams.eviction import Evictions
+from streams.generation import close_generation
+from streams.regret import Averages, fold_averages
+from streams.stage import Emit, Join, Outputs, Position, Positioned
+
+
+@dataclass
+class _Generation:
+    """Scores of a generation whose batches are not all written, and the inputs that brought them."""
+
+    scores: dict[tuple[str, int], EnvScored] = field(default_factory=dict)
+    positions: list[Position] = field(default_factory=list)
+
+
+class BatchJoin(Join):
+    """Open generations, closed ones whose designs are not trained yet, and the last batch of one run."""
+
+    def __init__(self, run_id: str, recipe: Recipe) -> None:
+        super().__init__(run_id, recipe)
+        self._slots: dict[int, SlotsClosed] = {}
+        self._open: dict[int, _Generation] = {}
+        self._closed: dict[int, GenerationClosed] = {}  # until their designs are in a batch
+        self._next_closing = 0
+        self._finished = 0  # generations below are closed and batched
+        self._last_batch = -1
+        self._evictions = Evictions(self.schedule)
+        self._averages: dict[str, Averages] = {}
+
+    def _know(self, positioned: Positioned) -> None:
+        match positioned.record:
+            case SlotsClosed() as slots if slots.generation >= self._finished:
+                self._slots.setdefault(slots.generation, slots)
+            case GenerationClosed() as closed:
+                self._note_closed(closed)
+            case BatchReady(step=step):
+                self._last_batch = max(self._last_batch, step)
+            case RunEnding(last_generation=last):
+                self.schedule = self.schedule.ended_at(last)
+
+    def _hold(self, positioned: Positioned) -> bool:
+        scored = positioned.record
+        if not isinstance(scored, EnvScored) or self._is_finished(scored.generation):
+            return False
+        state = self._open.setdefault(scored.generation, _Generation())
+        if (scored.env_id, scored.step) in state.scores:
+            return False
+        state.scores[scored.env_id, scored.step] = scored
+        state.positions.append(positioned.position)
+        self._evictions.note(scored)
+        return True
+
+    def _advance(self) -> Outputs:
+        outputs = Outputs()
+        while self._close_next(outputs) or self._batch_next(outputs) or self._finish_next(outputs):
+            pass
+        return outputs
+
+    def _close_next(self, outputs: Outputs) -> bool:
+        slots = self._slots.get(self._next_closing)
+        if slots is None:
+            return False
+        if not all(self._evictions.complete(slots, step) for step in self.schedule.steps_of(slots.generation)):
+            return False
+        state = self._open.setdefault(slots.generation, _Generation())
+        closed = close_generation(self.run_id, self.recipe, slots, state.scores, self._averages)
+        self._note_closed(closed)
+        outputs.records.append(Emit(closed))
+        return True
+
+    def _note_closed(self, closed: GenerationClosed) -> None:
+        if closed.generation != self._next_closing:
+            return  # a copy
+        self._next_closing += 1
+        self._averages = fold_averages(
+            self._averages,
+            [(design.skill, design.w) for design in closed.designs if design.valid and not design.evicted],
+        )
+        self._closed[closed.generation] = closed
+
+    def _batch_next(self, outputs: Outputs) -> bool:
+        step = self.schedule.next_batch(self._last_batch)
+        if step is None:
+            return False
+        due = self.schedule.designer_due(step)
+        if due is not None and due not in self._closed:
+            return False
+        slots = None
+        if not self.schedule.is_drain(step):
+            slots = self._slots.get(self.schedule.generation_of(step))
+            if slots is None or not self._evictions.complete(slots, step):
+                return False
+        outputs.records.append(Emit(self._batch(step, slots, due)))
+        self._last_batch = step
+        return True
+
+    def _is_finished(self, generation: int) -> bool:
+        return generation < self._next_closing and self.schedule.steps_of(generation).stop - 1 <= self._last_batch
+
+    def _finish_next(self, outputs: Outputs) -> bool:
+        """Lets go of what no later batch needs; True where a generation was finished."""
+        for generation in [g for g in self._closed if self.schedule.designer_step(g) <= self._last_batch]:
+            del self._closed[generation]
+        if not self._is_finished(self._finished):
+            return False
+        slots = self._slots.pop(self._finished, None)
+        if slots is not None:
+            self._evictions.forget(slots)
+        outputs.finished += self._open.pop(self._finished, _Generation()).positions
+        self._finished += 1
+        return True
+
+    def _batch(self, step: int, slots: SlotsClosed | None, due: int | None) -> BatchReady:
+        agent = self._agent_samples(slots, step) if slots is not None else []
+        designer = self._designer_samples(due, step) if due is not None else []
+        scores = self._step_scores(slots, step) if slots is not None else []
+        members = len(slots.members) if slots is not None else 0
+        return BatchReady(
+            run_id=self.run_id,
+            event_id=ids.event_id("batch", self.run_id, step),
+            causation_id=slots.event_id if slots is not None else self._closed[due].event_id if due is not None else "",
+            step=step,
+            generation=slots.generation if slots is not None else -1,
+            designer_generation=-1 if due is None else due,
+            samples=agent + designer,
+            drain=slots is None,
+            lost=sum(scored.lost for scored in scores),
+            evicted=members - (len(self._evictions.trained(slots, step)) if slots is not None else 0),
+        )
+
+    def _step_scores(self, slots: SlotsClosed, step: int) -> list[EnvScored]:
+        scores = self._open.setdefault(slots.generation, _Generation()).scores
+        return [scores[member.env_id, step] for member in self._evictions.requested(slots, step)]
+
+    def _agent_samples(self, slots: SlotsClosed, step: int) -> list[Sample]:
+        """The step's plays in slot, arm and index order, with their advantages."""
+        rollout = self.recipe.rollout
+        arms = (PLAIN, HINTED) if rollout.train_hint_arm else (PLAIN,)
+        trained = {member.env_id for member in self._evictions.trained(slots, step)}
+        plays: list[tuple[str, str, PlayReturn]] = [
+            (scored.env_id, arm.arm, play)
+            for scored in self._step_scores(slots, step)
+            if scored.env_id in trained
+            for arm in scored.arms
+            if arm.arm in arms
+            for play in arm.plays
+        ]
+        by_arm = rollout.advantage_group == "environment-arm"
+        groups = [(env_id, arm if by_arm else "") for env_id, arm, _ in plays]
+        advantages = z_scores([play.episode_return for _, _, play in plays], groups)
+        version = self.schedule.play_version(step)
+        return [
+            Sample(
+                reference=play.reference,
+                sample_id=play.play_id,
+                role=AGENT,
+                advantage=advantage,
+                policy_version=version,
+                lag=step - version,
+                arm=arm,
+            )
+            for (_, arm, play), advantage in zip(plays, advantages, strict=True)
+        ]
+
+    def _designer_samples(self, generation: int, step: int) -> list[Sample]:
+        version = self.schedule.design_version(generation)
+        return [
+            Sample(
+                reference=design.proposal,
+                sample_id=design.env_id,
+                role=DESIGNER,
+                advantage=design.advantage,
+                policy_version=version,
+                lag=step - version,
+            )
+            for design in self._closed[generation].designs
+            if design.trained
+        ]

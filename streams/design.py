@@ -1,0 +1,210 @@
+"""Design stage: opens generations, asks again for rejected slots, closes the slots.
+
+In: env-validated and env-rejected (held until the generation's slots close); control: policy-published, generation-closed,
+run-ending, env-validated of earlier generations (signatures), own design-requested and slots-closed. Out: design-requested,
+slots-closed, run-ending. Called by streams/app.py, which answers `Outputs.openings` with `open`: memory and the clock are its
+affair. Pure.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from schemas import ids
+from schemas.design import DesignRequested, DesignSlot, Document, EnvRejected, EnvValidated, MemoryLine, SlotsClosed
+from schemas.run import RunEnding
+from schemas.score import GenerationClosed
+from schemas.settings import Recipe
+from schemas.train import PolicyPublished
+from streams.closing import Signatures, Verdict, close_slots
+from streams.slots import block_of, fill_slots
+from streams.stage import Emit, Join, Outputs, Position, Positioned
+
+
+@dataclass
+class _Generation:
+    """An open generation: memory lines by slot, verdicts by (slot, attempt), inputs held."""
+
+    memory: dict[int, list[MemoryLine]] = field(default_factory=dict)
+    verdicts: dict[tuple[int, int], Verdict] = field(default_factory=dict)
+    positions: list[Position] = field(default_factory=list)
+
+
+class DesignJoin(Join):
+    """Open generations of one run, and what is known of the closed ones."""
+
+    def __init__(self, run_id: str, recipe: Recipe, documents: Sequence[Document]) -> None:
+        super().__init__(run_id, recipe)
+        self._documents = documents
+        self._units = _split_slots(recipe.design.environments, recipe.design.units)
+        self._open: dict[int, _Generation] = {}
+        self._closed: dict[int, SlotsClosed] = {}
+        self._requested: set[str] = set()
+        self._versions: set[int] = set()
+        self._remembered: set[int] = set()  # generations with a generation-closed record
+        self._signatures = Signatures()
+        self._asked: set[int] = set()
+
+    def open(self, generation: int, memory: Sequence[list[MemoryLine]], *, time_is_up: bool) -> Outputs:
+        """Opens a generation that `openings` named, with the memory lines of each block; ends the run where time is up.
+
+        A generation of which a request stands in the log already is completed, whatever the time.
+        """
+        if generation >= self.schedule.generations or self._is_open(generation):
+            return self._advance()
+        started = any(self._unit_id(generation, 0, unit) in self._requested for unit in range(len(self._units)))
+        if time_is_up and generation > 0 and not started:
+            self.schedule = self.schedule.ended_at(generation - 1)
+            return Outputs(records=[Emit(self._ending(generation - 1))])
+        state = self._open.setdefault(generation, _Generation())
+        outputs = Outputs()
+        for unit, slots in enumerate(self._units):
+            lines = {slot: memory[block_of(self.recipe, slot)] for slot in slots}
+            state.memory = lines | state.memory
+            outputs.records += self._request(generation, 0, unit, slots)
+        outputs.add(self._advance())
+        return outputs
+
+    def _know(self, positioned: Positioned) -> None:
+        match positioned.record:
+            case PolicyPublished(version=version):
+                self._versions.add(version)
+            case GenerationClosed(generation=generation):
+                self._remembered.add(generation)
+            case RunEnding(last_generation=last):
+                self.schedule = self.schedule.ended_at(last)
+            case EnvValidated() as validated:
+                self._signatures.note(validated)
+            case DesignRequested() as request:
+                self._know_request(request)
+            case SlotsClosed() as slots:
+                self._note_closed(slots)
+
+    def _know_request(self, request: DesignRequested) -> None:
+        self._requested.add(request.unit_id)
+        if request.generation not in self._closed:
+            state = self._open.setdefault(request.generation, _Generation())
+            for slot in request.slots:
+                state.memory.setdefault(slot.slot, slot.memory)
+
+    def _note_closed(self, slots: SlotsClosed) -> None:
+        self._closed.setdefault(slots.generation, slots)
+        self._signatures.close(slots)
+        self._open.pop(slots.generation, None)
+
+    def _hold(self, positioned: Positioned) -> bool:
+        record = positioned.record
+        if not isinstance(record, EnvValidated | EnvRejected) or record.generation in self._closed:
+            return False
+        state = self._open.setdefault(record.generation, _Generation())
+        key = (record.slot, record.design_attempt)
+        if key in state.verdicts:
+            return False
+        if isinstance(record, EnvValidated):
+            self._signatures.note(record)
+        state.verdicts[key] = record
+        state.positions.append(positioned.position)
+        return True
+
+    def _advance(self) -> Outputs:
+        outputs = Outputs()
+        for generation in sorted(self._open):
+            if self._is_open(generation):
+                outputs.add(self._advance_generation(generation))
+        following = self._next_generation()
+        if following is not None and following not in self._asked:
+            self._asked.add(following)
+            outputs.openings.append(following)
+        return outputs
+
+    def _next_generation(self) -> int | None:
+        """The first generation that is not open yet, where all that it waits for in the log is there."""
+        generation = 0
+        while self._is_open(generation):
+            generation += 1
+        memory = self.schedule.memory_generation(generation)
+        due = generation < self.schedule.generations and self.schedule.design_version(generation) in self._versions
+        return generation if due and (memory is None or memory in self._remembered) else None
+
+    def _is_open(self, generation: int) -> bool:
+        """Whether every first unit of the generation is requested."""
+        if generation in self._closed:
+            return True
+        return all(self._unit_id(generation, 0, unit) in self._requested for unit in range(len(self._units)))
+
+    def _advance_generation(self, generation: int) -> Outputs:
+        outputs = Outputs()
+        state = self._open[generation]
+        decided = True
+        for unit, slots in enumerate(self._units):
+            pending = slots
+            for attempt in range(self.recipe.design.attempts):
+                outputs.records += self._request(generation, attempt, unit, pending)
+                if not all((slot, attempt) in state.verdicts for slot in pending):
+                    decided = False
+                    break
+                pending = [slot for slot in pending if isinstance(state.verdicts[slot, attempt], EnvRejected)]
+                if not pending:
+                    break
+        if decided:
+            slots_closed = self._close(generation, state)
+            self._note_closed(slots_closed)
+            outputs.records.append(Emit(slots_closed))
+            outputs.finished += state.positions
+        return outputs
+
+    def _close(self, generation: int, state: _Generation) -> SlotsClosed:
+        limit = self.schedule.memory_generation(generation)
+        earlier = [] if limit is None else [slots for number, slots in self._closed.items() if number <= limit]
+        return close_slots(
+            self.run_id,
+            self.recipe,
+            generation,
+            self.schedule.design_version(generation),
+            state.verdicts,
+            self._signatures,
+            earlier,
+        )
+
+    def _request(self, generation: int, attempt: int, unit: int, slots: Sequence[int]) -> list[Emit]:
+        """The unit's request at an attempt, unless it stands in the log."""
+        unit_id = self._unit_id(generation, attempt, unit)
+        if unit_id in self._requested:
+            return []
+        self._requested.add(unit_id)
+        memory = {slot: self._open[generation].memory[slot] for slot in slots}
+        filled = fill_slots(self.run_id, self.recipe, self._documents, generation, attempt, memory)
+        return [Emit(self._design_request(generation, attempt, unit_id, filled), (unit, len(self._units)))]
+
+    def _design_request(self, generation: int, attempt: int, unit_id: str, slots: list[DesignSlot]) -> DesignRequested:
+        design = self.recipe.design
+        return DesignRequested(
+            run_id=self.run_id,
+            event_id=unit_id,
+            unit_id=unit_id,
+            generation=generation,
+            design_attempt=attempt,
+            policy_version=self.schedule.design_version(generation),
+            settings=design.sampling.on_wire(),
+            hint_settings=design.hint_sampling.on_wire() if design.hint_by_second_call else None,
+            slots=slots,
+        )
+
+    def _unit_id(self, generation: int, attempt: int, unit: int) -> str:
+        return ids.design_unit_id(self.run_id, generation, attempt, unit)
+
+    def _ending(self, last: int) -> RunEnding:
+        return RunEnding(
+            run_id=self.run_id,
+            event_id=ids.event_id("run-ending", self.run_id),
+            last_generation=last,
+            cause=f"max_minutes ({self.recipe.max_minutes:g}) is over",
+        )
+
+
+def _split_slots(environments: int, units: int) -> list[list[int]]:
+    count = min(units, environments)
+    bounds = [environments * unit // count for unit in range(count + 1)]
+    return [list(range(low, high)) for low, high in itertools.pairwise(bounds)]

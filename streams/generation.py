@@ -1,0 +1,187 @@
+"""How a generation closes: every design's reward and advantage over its window, and the generation's summary.
+
+In: slots-closed, the scores of all K steps, the skills' moving averages. Out: GenerationClosed. Called by streams/batch.py. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from schemas import ids
+from schemas.design import Member, RejectedDesign, SlotsClosed
+from schemas.rollout import HINTED, PLAIN
+from schemas.score import EnvScored, GenerationClosed, PlayReturn, ScoredDesign
+from schemas.settings import Recipe
+from streams.advantage import centred, designer_scale, z_scores
+from streams.diversity import repeat_share, vendi_share
+from streams.regret import Averages, Regret, designer_reward, learning_potential, mean, population_variance
+
+Scores = Mapping[tuple[str, int], EnvScored]  # by (env_id, step)
+
+
+@dataclass(frozen=True)
+class Window:
+    """One environment's scores over its generation's steps, in step order."""
+
+    scores: Sequence[EnvScored]
+    first_step: int
+
+    @property
+    def plain(self) -> list[PlayReturn]:
+        return self._plays(PLAIN)
+
+    @property
+    def hinted(self) -> list[PlayReturn]:
+        return self._plays(HINTED)
+
+    @property
+    def evicted(self) -> str:
+        return next((scored.evicted for scored in self.scores if scored.evicted), "")
+
+    @property
+    def regret(self) -> Regret:
+        """Of the generation step, the only one with a hint arm."""
+        for scored in self.scores:
+            if scored.step == self.first_step:
+                return Regret(scored.regret, scored.regret_se, scored.pairs)
+        return Regret()
+
+    def _plays(self, arm: str) -> list[PlayReturn]:
+        return [play for scored in self.scores for score in scored.arms if score.arm == arm for play in score.plays]
+
+
+def close_generation(
+    run_id: str, recipe: Recipe, slots: SlotsClosed, scores: Scores, averages: Mapping[str, Averages]
+) -> GenerationClosed:
+    """The generation's record. `scores` holds every score of its window; `averages` those of the generations closed before."""
+    first = slots.generation * recipe.schedule.interval
+    windows = {
+        member.env_id: Window(
+            [
+                scores[member.env_id, step]
+                for step in range(first, first + recipe.schedule.interval)
+                if (member.env_id, step) in scores
+            ],
+            first,
+        )
+        for member in slots.members
+    }
+    designs = [_member_design(recipe, member, windows[member.env_id], averages) for member in slots.members]
+    designs += [_rejected_design(recipe, rejected) for rejected in slots.rejected]
+    designs = _with_advantages(recipe, designs)
+    return _summary(run_id, slots, designs, windows)
+
+
+def _member_design(recipe: Recipe, member: Member, window: Window, averages: Mapping[str, Averages]) -> ScoredDesign:
+    returns = [play.episode_return for play in window.plain]
+    regret = window.regret
+    w = mean(returns)
+    reward = designer_reward(
+        recipe.design.signal,
+        w,
+        regret,
+        recipe.design.regret_bound,
+        variance=population_variance(returns),
+        potential=learning_potential(averages.get(member.skill), w),
+        clip_w=recipe.algorithm == "mended",
+    )
+    if member.identical:
+        reward *= 1.0 - recipe.design.identical_penalty
+    return ScoredDesign(
+        env_id=member.env_id,
+        slot=member.slot,
+        design_attempt=member.design_attempt,
+        skill=member.skill,
+        document_id=member.document_id,
+        group=member.group,
+        proposal=member.proposal,
+        valid=True,
+        w=w,
+        win_rate=mean([float(play.won) for play in window.plain]),
+        hint_win_rate=mean([float(play.won) for play in window.hinted]),
+        regret=regret.mean,
+        regret_se=regret.error,
+        reward=0.0 if window.evicted or not returns else reward,
+        advantage=0.0,
+        # Nothing is known of a design all of whose plays were lost: it is neither rewarded nor blamed.
+        trained=recipe.designer == "trained" and (bool(returns) or bool(window.evicted)),
+        evicted=window.evicted or ("" if returns else "lost: no play was finished"),
+        repeated=member.repeated,
+        identical=member.identical,
+    )
+
+
+def _rejected_design(recipe: Recipe, rejected: RejectedDesign) -> ScoredDesign:
+    return ScoredDesign(
+        env_id=rejected.env_id,
+        slot=rejected.slot,
+        design_attempt=rejected.design_attempt,
+        skill=rejected.skill,
+        document_id="",
+        group=rejected.group,
+        proposal=rejected.proposal,
+        valid=False,
+        w=0.0,
+        win_rate=0.0,
+        hint_win_rate=0.0,
+        regret=0.0,
+        regret_se=0.0,
+        reward=0.0,
+        advantage=0.0,
+        trained=recipe.designer == "trained",
+    )
+
+
+def _with_advantages(recipe: Recipe, designs: Sequence[ScoredDesign]) -> list[ScoredDesign]:
+    """The designs with advantages over the trained ones; the scale by the recipe's planned counts, not by what came."""
+    trained = [design for design in designs if design.trained]
+    rewards = [design.reward for design in trained]
+    groups = [design.skill if recipe.design.advantage_group == "skill" else design.group for design in trained]
+    if recipe.design.advantage == "z-score":
+        advantages = z_scores(rewards, groups)
+    else:
+        advantages = centred(rewards, groups, planned_scale(recipe))
+    by_env = {design.env_id: advantage for design, advantage in zip(trained, advantages, strict=True)}
+    return [msgspec.structs.replace(design, advantage=by_env.get(design.env_id, 0.0)) for design in designs]
+
+
+def planned_scale(recipe: Recipe) -> float:
+    """The designer's scale by the planned agent samples a step and designs a generation."""
+    interval = recipe.schedule.interval
+    hinted = recipe.rollout.hint_plays / interval if recipe.rollout.train_hint_arm else 0.0
+    environments = recipe.design.environments
+    return designer_scale(environments, environments * (recipe.rollout.plain_plays + hinted), interval)
+
+
+def _summary(run_id: str, slots: SlotsClosed, designs: list[ScoredDesign], windows: Mapping[str, Window]) -> GenerationClosed:
+    valid = [design for design in designs if design.valid]
+    return GenerationClosed(
+        run_id=run_id,
+        event_id=ids.event_id("generation-closed", run_id, slots.generation),
+        causation_id=slots.event_id,
+        generation=slots.generation,
+        designs=designs,
+        proposed=slots.proposed,
+        valid=len(valid),
+        rejected_by_rule=slots.rejected_by_rule,
+        missing=len(slots.missing),
+        duplicates=len(slots.duplicates),
+        win_rate=mean([design.win_rate for design in valid]),
+        hint_win_rate=mean([design.hint_win_rate for design in valid]),
+        regret=mean([design.regret for design in valid]),
+        regret_se=math.sqrt(math.fsum(design.regret_se**2 for design in valid)) / max(1, len(valid)),
+        designer_reward=mean([design.reward for design in valid]),
+        repeats=repeat_share([member.repeated for member in slots.members]),
+        vendi=vendi_share([member.source for member in slots.members]),
+        lost=sum(scored.lost for window in windows.values() for scored in window.scores),
+        empty="" if slots.members else _empty_cause(slots),
+    )
+
+
+def _empty_cause(slots: SlotsClosed) -> str:
+    rules = ", ".join(f"{rule} {count}" for rule, count in slots.rejected_by_rule.items())
+    return f"no environment out of {slots.proposed} designs ({rules or 'none proposed'})"

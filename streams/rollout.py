@@ -1,0 +1,151 @@
+"""Rollout stage: which plays of which step are asked for, once the policy that plays them is published.
+
+In: slots-closed (held until all K steps of the generation are requested); control: policy-published, env-scored (for
+evictions), run-ending, own rollout-requested. Out: rollout-requested. Called by streams/app.py. Pure.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from schemas import ids
+from schemas.design import Member, SlotsClosed
+from schemas.rollout import HINTED, PLAIN, Play, PlayEnvironment, RolloutRequested
+from schemas.run import RunEnding
+from schemas.score import EnvScored
+from schemas.settings import Recipe
+from schemas.train import PolicyPublished
+from streams.eviction import Evictions
+from streams.stage import Emit, Join, Outputs, Position, Positioned
+
+
+@dataclass
+class _Generation:
+    slots: SlotsClosed
+    positions: list[Position]
+    left: list[int] = field(default_factory=list)  # steps not yet requested, ascending
+
+
+class RolloutJoin(Join):
+    """Open generations, published versions and evictions of one run."""
+
+    def __init__(self, run_id: str, recipe: Recipe) -> None:
+        super().__init__(run_id, recipe)
+        self._generations: dict[int, _Generation] = {}
+        self._closed: set[int] = set()
+        self._versions: set[int] = set()
+        self._evictions = Evictions(self.schedule)
+        self._requested: set[str] = set()
+
+    def _know(self, positioned: Positioned) -> None:
+        match positioned.record:
+            case PolicyPublished(version=version):
+                self._versions.add(version)
+            case EnvScored() as scored if scored.generation not in self._closed:
+                self._evictions.note(scored)
+            case RunEnding(last_generation=last):
+                self.schedule = self.schedule.ended_at(last)
+            case RolloutRequested(unit_id=unit_id):
+                self._requested.add(unit_id)
+
+    def _hold(self, positioned: Positioned) -> bool:
+        slots = positioned.record
+        if not isinstance(slots, SlotsClosed) or slots.generation in self._generations or slots.generation in self._closed:
+            return False
+        steps = list(self.schedule.steps_of(slots.generation))
+        self._generations[slots.generation] = _Generation(slots, [positioned.position], steps)
+        return True
+
+    def _advance(self) -> Outputs:
+        outputs = Outputs()
+        for number in sorted(self._generations):
+            generation = self._generations[number]
+            beyond = number >= self.schedule.generations
+            while generation.left and not beyond and self._ready(generation.slots, generation.left[0]):
+                outputs.records += self._request(generation.slots, generation.left.pop(0))
+            if beyond or not generation.left:
+                outputs.finished += generation.positions
+                self._closed.add(number)
+                self._evictions.forget(generation.slots)
+                del self._generations[number]
+        return outputs
+
+    def _ready(self, slots: SlotsClosed, step: int) -> bool:
+        """Whether the playing version is published and every score that may evict for this step is in."""
+        return self.schedule.play_version(step) in self._versions and self._evictions.known_for_request(slots, step)
+
+    def _request(self, slots: SlotsClosed, step: int) -> list[Emit]:
+        members = self._evictions.requested(slots, step)
+        plays = {member.env_id: self._plays(member.env_id, step) for member in members}
+        packages = split_evenly(members, self.recipe.rollout.units)
+        emits = []
+        for index, package in enumerate(packages):
+            unit_id = ids.rollout_unit_id(self.run_id, step, index)
+            if unit_id in self._requested:
+                continue
+            self._requested.add(unit_id)
+            emits.append(Emit(self._unit(slots, step, unit_id, package, plays), (index, len(packages))))
+        return emits
+
+    def _unit(
+        self, slots: SlotsClosed, step: int, unit_id: str, members: Sequence[Member], plays: dict[str, list[Play]]
+    ) -> RolloutRequested:
+        rollout = self.recipe.rollout
+        return RolloutRequested(
+            run_id=self.run_id,
+            event_id=unit_id,
+            causation_id=slots.event_id,
+            unit_id=unit_id,
+            step=step,
+            generation=slots.generation,
+            policy_version=self.schedule.play_version(step),
+            settings=rollout.sampling.on_wire(),
+            max_turns=rollout.max_turns,
+            context_tokens=rollout.context_tokens,
+            environments=[
+                PlayEnvironment(
+                    env_id=member.env_id,
+                    source=member.source,
+                    hint=member.hint,
+                    witness_min_return=member.witness_min_return,
+                    reward_min=member.reward_min,
+                )
+                for member in members
+            ],
+            plays=[play for member in members for play in plays[member.env_id]],
+            plays_expected={member.env_id: len(plays[member.env_id]) for member in members},
+        )
+
+    def _plays(self, env_id: str, step: int) -> list[Play]:
+        rollout = self.recipe.rollout
+        first = step % self.recipe.schedule.interval == 0
+        arms = [(PLAIN, rollout.plain_plays)] + ([(HINTED, rollout.hint_plays)] if first else [])
+        return [self._play(env_id, step, arm, index) for arm, count in arms for index in range(count)]
+
+    def _play(self, env_id: str, step: int, arm: str, index: int) -> Play:
+        play_id = ids.play_id(env_id, step, arm, index)
+        return Play(
+            play_id=play_id,
+            env_id=env_id,
+            arm=arm,
+            index=index,
+            env_seed=ids.env_seed(env_id, step, seed_index(self.recipe, arm, index)),
+            sampling_seed=ids.sampling_seed(play_id),
+        )
+
+
+def seed_index(recipe: Recipe, arm: str, index: int) -> int:
+    """Which of an environment's seeds a play uses: the same in both arms where they are paired, else every play its own."""
+    rollout = recipe.rollout
+    if rollout.paired:
+        return index % rollout.seeds
+    return index if arm == PLAIN else rollout.plain_plays + index
+
+
+def split_evenly(members: Sequence[Member], parts: int) -> list[Sequence[Member]]:
+    """At most `parts` runs of members, whole environments each, whose sizes differ by one at most; none is empty."""
+    count = min(parts, len(members))
+    bounds = [len(members) * part // count for part in range(count + 1)] if count else []
+    return [members[low:high] for low, high in itertools.pairwise(bounds)]

@@ -1,0 +1,86 @@
+"""What each stage reads: inputs of its group, control topics from the run's start, own outputs that are work topics.
+
+Called by streams/shell.py. A stage by run is one run's single owner: it works only while the run's partition is assigned to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from infra.runs import Run
+from schemas.topics import Topic
+from streams.stage import Join, Stage
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """One row of the table of stages."""
+
+    inputs: tuple[Topic, ...]
+    control: tuple[Topic, ...]  # run topics, own outputs among them
+    own_work: tuple[Topic, ...]
+    by_run: bool
+    make_join: Callable[[Run], Join]
+
+
+def _design(run: Run) -> Join:
+    from infra.corpus import load_corpus
+    from infra.runs import find_folder
+    from streams.design import DesignJoin
+    from streams.slots import cut_document
+
+    corpus = run.recipe.corpus
+    found = load_corpus(find_folder(corpus.path)) if corpus.enabled else []
+    documents = [cut_document(document, corpus.max_words) for document in found]
+    return DesignJoin(run.run_id, run.recipe, documents)
+
+
+def _rollout(run: Run) -> Join:
+    from streams.rollout import RolloutJoin
+
+    return RolloutJoin(run.run_id, run.recipe)
+
+
+def _score(run: Run) -> Join:
+    from streams.score import ScoreJoin
+
+    return ScoreJoin(run.run_id, run.recipe)
+
+
+def _batch(run: Run) -> Join:
+    from streams.batch import BatchJoin
+
+    return BatchJoin(run.run_id, run.recipe)
+
+
+SPECS: dict[Stage, StageSpec] = {
+    Stage.DESIGN: StageSpec(
+        (Topic.ENV_VALIDATED, Topic.ENV_REJECTED),
+        (Topic.RUN_ENDING, Topic.SLOTS_CLOSED, Topic.ENV_VALIDATED, Topic.POLICY_PUBLISHED, Topic.GENERATION_CLOSED),
+        (Topic.DESIGN_REQUESTED,),
+        True,
+        _design,
+    ),
+    Stage.ROLLOUT: StageSpec(
+        (Topic.SLOTS_CLOSED,),
+        (Topic.RUN_ENDING, Topic.POLICY_PUBLISHED, Topic.ENV_SCORED),
+        (Topic.ROLLOUT_REQUESTED,),
+        True,
+        _rollout,
+    ),
+    Stage.SCORE: StageSpec(
+        (Topic.ROLLOUT_FINISHED, Topic.AUDIT_FINISHED),
+        (Topic.SLOTS_CLOSED, Topic.ENV_SCORED),
+        (Topic.AUDIT_REQUESTED,),
+        False,
+        _score,
+    ),
+    Stage.BATCH: StageSpec(
+        (Topic.ENV_SCORED,),
+        (Topic.RUN_ENDING, Topic.SLOTS_CLOSED, Topic.GENERATION_CLOSED, Topic.BATCH_READY),
+        (),
+        True,
+        _batch,
+    ),
+}

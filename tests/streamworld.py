@@ -1,0 +1,332 @@
+"""Synthetic workers and a synthetic log for tests of the stream stages.
+
+The workers answer requests as the real ones would, by a hash of ids: what is valid, lost, non-finite or unequal is a function
+of the request. `World` runs the four joins over an in-memory log in a random order, with random restarts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from infra.kafka import partition_of, unit_partition
+from schemas import ids
+from schemas.common import Record, Reference
+from schemas.design import DesignRequested, Document, EnvRejected, EnvValidated
+from schemas.rollout import HINTED, AuditFinished, AuditRequested, RolloutFinished, RolloutRequested
+from schemas.run import RunEnding
+from schemas.settings import Recipe, build_recipe
+from schemas.topics import BY_RECORD, Topic, key_of
+from schemas.train import BatchReady, Canary, PolicyPublished
+from streams.batch import BatchJoin
+from streams.design import DesignJoin
+from streams.held import HeldInputs
+from streams.rollout import RolloutJoin
+from streams.schedule import Schedule
+from streams.score import ScoreJoin
+from streams.slots import count_blocks
+from streams.stage import Emit, Join, Outputs, Positioned, Stage
+from streams.stages import SPECS
+
+DOCUMENTS = [Document(document_id=f"d{number}", title="", text=f"text {number}") for number in range(12)]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How often a synthetic worker fails, by a hash of ids."""
+
+    invalid: float = 0.2
+    lost_play: float = 0.05
+    non_finite: float = 0.02
+    unequal: float = 0.1
+    empty_generation: int = -1  # a generation all of whose designs are refused
+
+
+def small_recipe(**overrides: Any) -> Recipe:
+    """Two skills, six slots, two plays an arm: the smallest recipe that has every kind of group."""
+    values = {
+        "skills": ["logic", "maths"],
+        "design": {"environments": 6, "attempts": 2, "units": 2, "skills_active": 2, "duplicate": "penalise"},
+        "rollout": {"plain_plays": 2, "hint_plays": 2, "seeds": 2, "units": 2, "audit_share": 0.3},
+        "schedule": {"steps": 8, "interval": 2, "delay": 2, "lag": 1, "lead": 2, "memory_lag": 2},
+        "memory": {"enabled": False},
+    }
+    return build_recipe(values, {name.replace("__", "."): value for name, value in overrides.items()})
+
+
+def policy(run_id: str, version: int) -> PolicyPublished:
+    """What a trainer would publish."""
+    return PolicyPublished(
+        run_id=run_id,
+        event_id=ids.event_id("policy", run_id, version, "digest"),
+        version=version,
+        digest="digest",
+        place="",
+        canary=Canary(tokens=b"", logprobs=b""),
+    )
+
+
+def answer(record: Record, shares: Shares) -> list[Record]:
+    """What the workers write in answer to a request."""
+    match record:
+        case DesignRequested() as request:
+            return [_verdict(request, place, shares) for place in range(len(request.slots))]
+        case RolloutRequested() as request:
+            return [_play(request, place, shares) for place in range(len(request.plays))]
+        case AuditRequested() as request:
+            return [
+                AuditFinished(
+                    run_id=request.run_id,
+                    event_id=ids.event_id("audit-finished", request.play_id),
+                    play_id=request.play_id,
+                    env_id=request.env_id,
+                    step=request.step,
+                    generation=request.generation,
+                    equal=not ids.chosen(request.play_id, shares.unequal, "unequal"),
+                )
+            ]
+        case BatchReady(run_id=run_id, step=step, drain=False):
+            return [policy(run_id, step + 1)]
+    return []
+
+
+def _verdict(request: DesignRequested, place: int, shares: Shares) -> Record:
+    slot = request.slots[place]
+    common: dict[str, Any] = {
+        "run_id": request.run_id,
+        "env_id": slot.env_id,
+        "generation": request.generation,
+        "slot": slot.slot,
+        "design_attempt": slot.design_attempt,
+        "skill": slot.skill,
+        "document_id": slot.document.document_id,
+        "group": slot.group,
+        "source": f"def step(action):\n    return {slot.slot % 4} + {place}\n",
+        "hint": "count",
+        "proposal": Reference(topic="spade-env-proposed", partition=0, offset=0, id=slot.env_id),
+        "proof": [],
+    }
+    if request.generation == shares.empty_generation or ids.chosen(slot.env_id, shares.invalid, "invalid"):
+        return EnvRejected(event_id=ids.event_id("rejected", slot.env_id), rule="parse", evidence="no fence", **common)
+    return EnvValidated(
+        event_id=ids.event_id("validated", slot.env_id),
+        full_source=common["source"],
+        source_digest=str(slot.slot % 4),
+        signature=[slot.slot % 4] * 8,
+        witness_min_return=1.0,
+        witness_mean_return=1.0,
+        reward_min=0.0,
+        **common,
+    )
+
+
+def _play(request: RolloutRequested, place: int, shares: Shares) -> RolloutFinished:
+    play = request.plays[place]
+    lost = "worker died" if ids.chosen(play.play_id, shares.lost_play, "lost") else ""
+    broken = not lost and ids.chosen(play.play_id, shares.non_finite, "non-finite")
+    won = ids.chosen(play.play_id, 0.8 if play.arm == HINTED else 0.4, "won")
+    return RolloutFinished(
+        run_id=request.run_id,
+        event_id=play.play_id,
+        play_id=play.play_id,
+        unit_id=request.unit_id,
+        env_id=play.env_id,
+        step=request.step,
+        generation=request.generation,
+        arm=play.arm,
+        index=play.index,
+        env_seed=play.env_seed,
+        plays_expected=request.plays_expected[play.env_id],
+        episode_return=float("nan") if broken else float(won) if not lost else 0.0,
+        won=won and not lost and not broken,
+        end_reason="non_finite" if broken else "terminated",
+        lost=lost,
+    )
+
+
+class FakeEvent:
+    """Takes the place of a Faust event in a ledger."""
+
+    def ack(self) -> None:
+        return None
+
+
+@dataclass
+class Process:
+    """One stage's process: its join, what it holds, how far it has read."""
+
+    stage: Stage
+    join: Join
+    held: HeldInputs = field(default_factory=HeldInputs)
+    read: dict[tuple[Topic, int], int] = field(default_factory=lambda: defaultdict(int))
+    known: dict[tuple[Topic, int], int] = field(default_factory=lambda: defaultdict(int))
+    openings: list[int] = field(default_factory=list)
+
+
+class World:
+    """Four stages, workers and a trainer over a log in memory, moved one random action at a time."""
+
+    def __init__(self, recipe: Recipe, shares: Shares, seed: int, *, restart: float = 0.0, end_at: int = -1) -> None:
+        self.recipe = recipe
+        self.shares = shares
+        self.run_id = "run"
+        self.log: dict[tuple[Topic, int], list[Record]] = defaultdict(list)
+        self._random = random.Random(seed)
+        self._restart = restart
+        self._end_at = end_at  # time is up when this generation is opened
+        self._ordered = restart == 0.0 and seed == 0
+        self._work: list[Record] = []
+        self._committed: dict[tuple[str, int], int] = {}
+        self.restarts = 0
+        self.processes = {stage: self._start(stage) for stage in Stage}
+        self.write(policy(self.run_id, 0))
+
+    def records(self, topic: Topic) -> list[Record]:
+        """A topic's records, first of each id, in log order."""
+        found: dict[str, Record] = {}
+        for (held, _), records in sorted(self.log.items(), key=lambda item: (item[0][0].wire, item[0][1])):
+            if held is topic:
+                for record in records:
+                    found.setdefault(record.event_id, record)
+        return list(found.values())
+
+    def run(self) -> None:
+        """Moves until nothing is left to do."""
+        while actions := list(self._actions()):
+            kind, argument = actions[0] if self._ordered else self._random.choice(actions)
+            if self._random.random() < self._restart:
+                stage = self._random.choice(list(Stage))
+                self.processes[stage] = self._start(stage)
+                self.restarts += 1
+                continue
+            getattr(self, f"_do_{kind}")(argument)
+
+    def unread(self) -> list[tuple[str, int]]:
+        """Inputs that were not acknowledged: commits that did not reach the end."""
+        return [
+            (topic.wire, len(records) - self._commit(stage, topic, partition))
+            for stage in Stage
+            for (topic, partition), records in self.log.items()
+            if topic in SPECS[stage].inputs and self._commit(stage, topic, partition) < len(records)
+        ]
+
+    def plan(self) -> dict[str, Any]:
+        """What was decided: batches and members, without places in the log."""
+        batches = [record for record in self.records(Topic.BATCH_READY) if isinstance(record, BatchReady)]
+        return {
+            "batches": [
+                (b.step, b.generation, b.designer_generation, b.drain, b.lost, b.evicted, _samples(b)) for b in batches
+            ],
+            "generations": [
+                [(d.env_id, d.reward, d.advantage, d.trained, d.evicted) for d in getattr(record, "designs", [])]
+                for record in self.records(Topic.GENERATION_CLOSED)
+            ],
+            "requests": sorted(getattr(r, "unit_id", "") for r in self.records(Topic.ROLLOUT_REQUESTED)),
+        }
+
+    def write(self, record: Record, unit: tuple[int, int] | None = None) -> None:
+        """Appends to the log; workers and the trainer see it."""
+        topic = BY_RECORD[type(record)]
+        partition = unit_partition(*unit, 3) if unit else partition_of(key_of(record), 3)
+        self.log[topic, partition].append(record)
+        if answer(record, self.shares):
+            self._work.append(record)
+
+    def _actions(self) -> Iterator[tuple[str, Any]]:
+        for stage, process in self.processes.items():
+            for (topic, partition), records in self.log.items():
+                if topic in SPECS[stage].control and process.known[topic, partition] < len(records):
+                    yield "learn", (stage, topic, partition)
+                if topic in SPECS[stage].inputs and process.read[topic, partition] < len(records):
+                    yield "accept", (stage, topic, partition)
+            for generation in process.openings:
+                yield "open", (stage, generation)
+        for record in self._work:
+            yield "work", record
+
+    def _do_learn(self, argument: tuple[Stage, Topic, int]) -> None:
+        stage, topic, partition = argument
+        process = self.processes[stage]
+        place = process.known[topic, partition]
+        process.known[topic, partition] += 1
+        self._carry(process, process.join.learn(Positioned(topic, partition, place, self.log[topic, partition][place])))
+
+    def _do_accept(self, argument: tuple[Stage, Topic, int]) -> None:
+        stage, topic, partition = argument
+        process = self.processes[stage]
+        place = process.read[topic, partition]
+        process.read[topic, partition] += 1
+        process.held.hold(topic.wire, partition, place, FakeEvent())
+        positioned = Positioned(topic, partition, place, self.log[topic, partition][place])
+        self._carry(process, process.join.accept(positioned))
+
+    def _do_open(self, argument: tuple[Stage, int]) -> None:
+        process, generation = self.processes[argument[0]], argument[1]
+        process.openings.remove(generation)
+        assert isinstance(process.join, DesignJoin)
+        memory: list[list[Any]] = [[] for _ in range(count_blocks(self.recipe))]
+        self._carry(process, process.join.open(generation, memory, time_is_up=generation == self._end_at))
+
+    def _do_work(self, record: Record) -> None:
+        self._work.remove(record)
+        answers = answer(record, self.shares)
+        if not self._ordered:
+            self._random.shuffle(answers)
+        for one in answers:
+            self.write(one)
+
+    def _carry(self, process: Process, outputs: Outputs) -> None:
+        for emit in outputs.records:
+            assert isinstance(emit, Emit)
+            self.write(emit.record, emit.unit)
+        process.held.finish(outputs.finished)
+        process.openings += outputs.openings
+        for topic, partition in self.log:
+            position = process.held.commit_position(topic.wire, partition)
+            if topic in SPECS[process.stage].inputs and position is not None and self._random.random() < 0.7:
+                self._committed[f"{process.stage.value}:{topic.wire}", partition] = position
+
+    def _commit(self, stage: Stage, topic: Topic, partition: int) -> int:
+        live = self.processes[stage].held.commit_position(topic.wire, partition)
+        return live if live is not None else self._committed.get((f"{stage.value}:{topic.wire}", partition), 0)
+
+    def _start(self, stage: Stage) -> Process:
+        """A process as after kill -9: its past read from the log, its inputs again from the last commit."""
+        process = Process(stage, _make_join(stage, self.run_id, self.recipe))
+        past = []
+        for (topic, partition), records in self.log.items():
+            if topic in SPECS[stage].control + SPECS[stage].own_work:
+                process.known[topic, partition] = len(records)
+                past += [Positioned(topic, partition, place, record) for place, record in enumerate(records)]
+            if topic in SPECS[stage].inputs:
+                process.read[topic, partition] = self._committed.get((f"{stage.value}:{topic.wire}", partition), 0)
+        self._carry(process, process.join.recover(past))
+        return process
+
+
+def _make_join(stage: Stage, run_id: str, recipe: Recipe) -> Join:
+    match stage:
+        case Stage.DESIGN:
+            return DesignJoin(run_id, recipe, DOCUMENTS)
+        case Stage.ROLLOUT:
+            return RolloutJoin(run_id, recipe)
+        case Stage.SCORE:
+            return ScoreJoin(run_id, recipe)
+        case Stage.BATCH:
+            return BatchJoin(run_id, recipe)
+
+
+def _samples(batch: BatchReady) -> list[tuple[str, str, float, int, int]]:
+    return [(one.sample_id, one.role, one.advantage, one.policy_version, one.lag) for one in batch.samples]
+
+
+def ended_schedule(world: World) -> Schedule:
+    """The schedule that the run had in the end."""
+    schedule = Schedule(world.recipe.schedule)
+    for record in world.records(Topic.RUN_ENDING):
+        assert isinstance(record, RunEnding)
+        schedule = schedule.ended_at(record.last_generation)
+    return schedule

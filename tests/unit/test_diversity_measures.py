@@ -1,0 +1,53 @@
+"""Vendi score and repeats of environment sources."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from streams.diversity import nearest_similarity, repeat_share, similarity_kernel, vendi_score, vendi_share
+
+SUM = "class E:\n    def step(self, action):\n        total = self.a + self.b\n        return 'sum', float(action == str(total)), True\n"
+PATH = "import random\n\ndef reset(seed):\n    grid = [[random.random() for _ in range(5)] for _ in range(7)]\n    while grid: grid.pop()\n"
+WORDS = "WORDS = ['oak', 'elm']\nresult = {w[::-1]: len(w) for w in WORDS if not w.startswith('x')}\nprint(sorted(result))\n"
+
+
+def test_vendi_of_orthogonal_sources_is_n_and_of_equal_ones_is_one() -> None:
+    assert vendi_score(np.eye(5)) == pytest.approx(5)
+    assert vendi_score(np.ones((5, 5))) == pytest.approx(1)
+
+
+def test_vendi_of_two_equal_pairs_is_two() -> None:
+    assert vendi_score(np.kron(np.eye(2), np.ones((2, 2)))) == pytest.approx(2)
+
+
+def test_copies_and_renamed_copies_are_no_diversity() -> None:
+    assert vendi_share([SUM] * 4) == pytest.approx(0.25, abs=1e-6)
+    renamed = SUM.replace("total", "outcome").replace("action", "move")
+    assert vendi_share([SUM, renamed]) == pytest.approx(0.5, abs=0.02)
+    assert vendi_share([SUM, PATH, WORDS]) > 0.8
+
+
+def test_no_source_and_empty_sources_are_counted_without_failing() -> None:
+    assert vendi_share([]) == 0.0
+    assert vendi_share(["", ""]) == pytest.approx(0.5)
+    assert similarity_kernel(["", "ab"]).shape == (2, 2)
+
+
+def test_nearest_similarity_is_the_share_of_equal_positions() -> None:
+    assert nearest_similarity([1, 2, 3, 4], [[1, 2, 3, 9], [0, 0, 0, 4]]) == 0.75
+    assert nearest_similarity([1, 2], []) == 0.0
+    assert nearest_similarity([], [[1, 2]]) == 0.0
+
+
+def test_nearest_similarity_agrees_with_the_gates_signatures() -> None:
+    from infra.sourcetext import signature, similarity
+
+    one, two = signature(SUM), signature(PATH)
+    assert nearest_similarity(one, [two]) == pytest.approx(similarity(one, two))
+    assert nearest_similarity(one, [two, signature(SUM)]) == 1.0
+
+
+def test_repeats_are_counted_from_four_fifths() -> None:
+    assert repeat_share([0.0, 0.79, 0.8, 1.0]) == 0.5
+    assert repeat_share([]) == 0.0
