@@ -18,7 +18,7 @@ from schemas.train import PolicyPublished
 StopReason = Literal["stop", "length"]
 
 
-class SamplingInterrupted(Exception):  # noqa: N818 - a clean stop, no error
+class SamplingInterrupted(InterruptedError):  # noqa: N818 - a clean stop, no error
     """The process was asked to stop while it sampled; nothing of the batch counts."""
 
 
@@ -52,6 +52,11 @@ class Sampler(Protocol):
 
     policy_version: int  # -1 before the first load
     policy_digest: str
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens of prompt and completion that the loaded model can hold."""
+        ...
 
     def load(self, published: PolicyPublished, folder: Path) -> None:
         """Takes over the weights in `folder`, then recomputes the canary. Blocks for the load.

@@ -34,6 +34,7 @@ class TransformersSampler:
         self,
         dtype: Literal["float32", "bfloat16"] = "float32",
         device: str = "cpu",
+        threads: int = 1,
         kv_bytes: int = 2 * 1024**3,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -41,16 +42,25 @@ class TransformersSampler:
         self.policy_digest = ""
         self._dtype = dtype
         self._device = device
+        self._threads = threads
         self._kv_bytes = kv_bytes
         self._interrupted = interrupted
         self._model: Any = None
         self._cache: RaggedCache | None = None
         self._sessions: dict[str, tuple[int, list[int]]] = {}  # session -> cache row, tokens whose keys it holds
 
+    @property
+    def context_tokens(self) -> int:
+        """See base.Sampler."""
+        if self._model is None:
+            raise ModelError("nothing was loaded into the sampler", "Call load first")
+        return int(self._model.config.max_position_embeddings)
+
     def load(self, published: PolicyPublished, folder: Path) -> None:
         """See base.Sampler."""
         import torch
 
+        torch.set_num_threads(self._threads)  # of the calling thread too
         model = _read_model(folder, self._dtype, self._device)
         before, self._model = self._model, model
         self.reset_cache()
@@ -62,6 +72,12 @@ class TransformersSampler:
             raise
         self.policy_version, self.policy_digest = published.version, published.digest
 
+    def load_unpublished(self, folder: Path, version: int, digest: str) -> None:
+        """Takes over a folder that no trainer has published, so that there is no canary to hold it against: evaluation only."""
+        self._model = _read_model(folder, self._dtype, self._device)
+        self.reset_cache()
+        self.policy_version, self.policy_digest = version, digest
+
     def reset_cache(self) -> None:
         """See base.Sampler."""
         self._cache, self._sessions = None, {}
@@ -70,10 +86,9 @@ class TransformersSampler:
         """See base.Sampler."""
         import torch
 
-        if self._model is None:
-            raise ModelError("nothing was loaded into the sampler", "Call load first")
         if not requests:
             return []
+        torch.set_num_threads(self._threads)
         limits = [self._limit(request) for request in requests]
         columns = max(len(request.prompt) + limit for request, limit in zip(requests, limits, strict=True))
         rows = max(1, self._kv_bytes // (columns * self._bytes_per_token()))
@@ -216,7 +231,7 @@ class TransformersSampler:
 
     def _limit(self, request: SampleRequest) -> int:
         """Tokens that the completion may have: the request's bound, and what the model's context leaves."""
-        context = int(self._model.config.max_position_embeddings)
+        context = self.context_tokens
         if not request.prompt or len(request.prompt) >= context:
             raise SettingsError(
                 f"a prompt of {len(request.prompt)} tokens does not fit the model's context of {context}",

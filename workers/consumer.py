@@ -1,0 +1,328 @@
+"""The one consume loop of the design, validate and rollout workers.
+
+In: records of the stage's topics, in the group spade-STAGE-RUN, each handed to the stage's work. Out: what the work returns,
+acknowledged by the broker before the input is committed; dead letters. Commits only finished prefixes (infra.ledger), so a kill
+at any moment repeats work and loses none; outputs have derived ids, so a repetition writes equal records.
+Slow work runs in a thread while this loop goes on polling, with at most `prefetch` records waiting and the partitions paused.
+A unit that kills its process, or outlasts its deadline, is counted in the metadata of the partition's commit, so that a restart
+knows; after `tries` it is given up as lost. Blocks until the run has finished, or SIGTERM or SIGINT; raises SpadeError.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Protocol
+
+from kafka import ConsumerRebalanceListener, TopicPartition
+from kafka.errors import CommitFailedError, KafkaError, RebalanceInProgressError
+from kafka.structs import OffsetAndMetadata
+
+from infra.kafka import ControlReader, RecordProducer, make_consumer, make_producer, unreachable
+from infra.ledger import Entry, Ledger
+from infra.runs import Run
+from infra.telemetry import count, get_logger
+from schemas import ids
+from schemas.codec import decode
+from schemas.common import Record, Reference
+from schemas.errors import DeadLetterFloodError, RecordError, StageTimeoutError
+from schemas.run import DeadLetter
+from schemas.settings import ProcessContext
+from schemas.topics import BY_WIRE, Topic
+from workers.lane import Lane
+
+Outputs = Sequence[tuple[Topic, Record]]
+BAD_RECORDS = 20  # dead letters after which the process stops
+BUSY_POLL_MS, IDLE_POLL_MS = 20, 200
+COMMIT_EVERY_S = 0.5
+LOOK_FOR_END_S = 0.5
+LEAVE_S = 20.0  # for work that was asked to stop
+REMEMBERED = 4096  # finished records, known again after a rebalance
+SESSION_S = 6.0
+log = get_logger("workers.consumer")
+
+
+class Work(Protocol):
+    """What a stage does with one record. `run` is called in a thread of its own, one record at a time."""
+
+    def run(self, record: Record, at: Reference) -> Outputs:
+        """The records that follow. May block; a SpadeError or a bug it raises ends the process, and a restart tries again."""
+        ...
+
+    def give_up(self, record: Record, at: Reference, reason: str) -> Outputs:
+        """The records that tell that this one was lost to the infrastructure. Pure."""
+        ...
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A worker stage: its word, its input topics, and the bounds of its work."""
+
+    name: str
+    topics: tuple[Topic, ...]
+    deadline_s: float  # of one record's work
+    prefetch: int  # records that may wait
+    tries: int
+
+
+@dataclass
+class _Item:
+    place: TopicPartition
+    offset: int
+    record: Record
+    entry: Entry[None] | None  # None once the partition was revoked
+    deadline: float = 0.0
+
+    @property
+    def at(self) -> Reference:
+        return Reference(topic=self.place.topic, partition=self.place.partition, offset=self.offset, id=self.record.event_id)
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set; a second signal acts as it would have. Outside the main thread signals stay alone."""
+    stop = threading.Event()
+    before: dict[int, Any] = {}
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        signal.signal(number, before[number])
+
+    if threading.current_thread() is threading.main_thread():
+        before.update({number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)})
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python ships no types
+    """One process's share of a stage."""
+
+    def __init__(
+        self, context: ProcessContext, run: Run, stage: Stage, work: Work, stop: threading.Event, session_s: float = SESSION_S
+    ) -> None:
+        self._broker, self._run, self._stage, self._work, self._stop = context.broker, run, stage, work, stop
+        self._consumer = make_consumer(
+            context.broker, f"spade-{stage.name}-{run.run_id}", (), max_poll_records=stage.prefetch, session_timeout_s=session_s
+        )
+        self._ledgers: dict[TopicPartition, Ledger[None]] = {}
+        self._position: dict[TopicPartition, int] = {}  # next offset to commit
+        self._committed: dict[TopicPartition, int] = {}
+        self._tries: dict[TopicPartition, tuple[int, int]] = {}  # offset, tries of it that were begun
+        self._waiting: deque[_Item] = deque()
+        self._running: _Item | None = None
+        self._lane: Lane[Outputs] = Lane()
+        self._finished: dict[tuple[TopicPartition, int], None] = {}
+        self._commit_at = 0.0
+        self._bad = 0
+
+    def run(self) -> None:
+        """See the module."""
+        self._consumer.subscribe([topic.wire for topic in self._stage.topics], listener=self)
+        with (
+            make_producer(self._broker) as producer,
+            ControlReader(self._broker, [Topic.RUN_FINISHED], self._run.run_id) as control,
+        ):
+            try:
+                self._loop(producer, control)
+            except KafkaError as problem:
+                raise unreachable(self._broker, problem) from problem
+            finally:
+                self._consumer.close(autocommit=False)
+
+    def on_partitions_assigned(self, assigned: Sequence[TopicPartition]) -> None:
+        """Called by kafka-python while it polls."""
+
+    def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> None:
+        """Forgets what came from these partitions: it comes again, here or elsewhere. Called by kafka-python while it polls."""
+        for place in revoked:
+            self._ledgers.pop(place, Ledger()).clear()
+            for known in (self._position, self._committed, self._tries):
+                known.pop(place, None)
+        gone = set(revoked)
+        self._waiting = deque(item for item in self._waiting if item.place not in gone)
+        if self._running is not None and self._running.place in gone:
+            self._running.entry = None
+
+    def _loop(self, producer: RecordProducer, control: ControlReader) -> None:
+        look_at = idle_since = 0.0
+        over = False
+        while not self._stop.is_set():
+            batches = self._consumer.poll(timeout_ms=BUSY_POLL_MS if self._running else IDLE_POLL_MS)
+            for place, messages in batches.items():
+                for message in messages:
+                    self._note(place, message, producer)
+            self._finish(producer)
+            self._begin(producer)
+            self._regulate()
+            now = time.monotonic()
+            self._commit(now)
+            if not over and now >= look_at:
+                look_at = now + LOOK_FOR_END_S
+                over = bool(control.poll(0.0))
+            if batches or self._running or self._waiting or not over:
+                idle_since = now
+            elif now - idle_since >= 2 * IDLE_POLL_MS / 1000:
+                self._commit(now + COMMIT_EVERY_S)
+                return
+        self._leave(producer)
+
+    def _note(self, place: TopicPartition, message: Any, producer: RecordProducer) -> None:
+        ledger = self._ledgers.setdefault(place, Ledger())
+        self._position.setdefault(place, message.offset)
+        entry = ledger.open(message.offset, None)
+        count("spade_records_in_total", topic=place.topic)
+        try:
+            record = decode(BY_WIRE[place.topic], message.value or b"")
+        except RecordError as problem:
+            self._bury(place, message, str(problem), producer)
+            ledger.finish(entry)
+            return
+        item = _Item(place, message.offset, record, entry)
+        running = self._running
+        if record.run_id != self._run.run_id or (place, item.offset) in self._finished:
+            ledger.finish(entry)
+        elif running is not None and (running.place, running.offset) == (place, item.offset):
+            running.entry = entry  # revoked and given back while it is worked on
+        else:
+            self._waiting.append(item)
+
+    def _bury(self, place: TopicPartition, message: Any, reason: str, producer: RecordProducer) -> None:
+        letter = DeadLetter(
+            run_id=self._run.run_id,
+            event_id=ids.event_id("dead-letter", place.topic, place.partition, message.offset),
+            created_at=time.time(),
+            origin_topic=place.topic,
+            partition=place.partition,
+            offset=message.offset,
+            reason=reason,
+            data=message.value or b"",
+        )
+        producer.send_all([(Topic.DEAD_LETTER, letter)])
+        count("spade_dead_letters_total", topic=place.topic)
+        log.warning("dead letter", topic=place.topic, partition=place.partition, offset=message.offset, reason=reason)
+        self._bad += 1
+        if self._bad >= BAD_RECORDS:
+            raise DeadLetterFloodError(
+                f"{self._bad} records of {place.topic} can't be read, the last at {place.partition}:{message.offset} ({reason})",
+                f"Look at {Topic.DEAD_LETTER.wire}, and at who writes to the topic",
+            )
+
+    def _begin(self, producer: RecordProducer) -> None:
+        while self._running is None and self._waiting:
+            item = self._waiting.popleft()
+            tried = self._tries_of(item)
+            if tried >= self._stage.tries:
+                reason = f"its worker died or ran past {self._stage.deadline_s:.0f} s in {tried} tries"
+                self._send(producer, item, self._work.give_up(item.record, item.at, reason))
+                continue
+            self._tries[item.place] = (item.offset, tried + 1)
+            self._commit_now({item.place})
+            item.deadline = time.monotonic() + self._stage.deadline_s
+            self._running = item
+            self._lane.start(lambda item=item: self._work.run(item.record, item.at))  # type: ignore[misc]
+
+    def _finish(self, producer: RecordProducer) -> None:
+        item = self._running
+        if item is None:
+            return
+        if self._lane.wait(0.0):
+            if not self._stop.is_set():  # else what it raised may be the stop itself: `_leave` looks
+                self._deliver(producer, item)
+        elif time.monotonic() >= item.deadline:
+            raise StageTimeoutError(
+                f"{self._stage.name} worker: {item.at.topic}:{item.at.partition}:{item.at.offset} ({item.record.event_id}) "
+                f"was not done within {self._stage.deadline_s:.0f} s",
+                "It is tried again after a restart, then recorded as lost; make the recipe's units smaller if it happens often",
+            )
+
+    def _deliver(self, producer: RecordProducer, item: _Item) -> None:
+        outputs = self._lane.take()
+        self._running = None
+        try:
+            self._send(producer, item, outputs)
+        except RecordError as problem:
+            self._send(producer, item, self._work.give_up(item.record, item.at, f"oversize: {problem.cause}"))
+
+    def _send(self, producer: RecordProducer, item: _Item, outputs: Outputs) -> None:
+        producer.send_all(outputs)
+        for topic, _ in outputs:
+            count("spade_records_out_total", topic=topic.wire)
+        self._finished[(item.place, item.offset)] = None
+        while len(self._finished) > REMEMBERED:
+            del self._finished[next(iter(self._finished))]
+        if item.entry is not None and item.place in self._ledgers:
+            self._ledgers[item.place].finish(item.entry)
+
+    def _regulate(self) -> None:
+        assigned = self._consumer.assignment()
+        if not assigned:
+            return
+        if len(self._waiting) >= self._stage.prefetch:
+            self._consumer.pause(*assigned)
+        else:
+            self._consumer.resume(*assigned)
+
+    def _tries_of(self, item: _Item) -> int:
+        """How often the record's work was begun before; told by the commit's metadata after a restart."""
+        if item.place not in self._tries:
+            told = self._consumer.committed(item.place, metadata=True)
+            self._tries[item.place] = parse_tries(getattr(told, "metadata", "") or "")
+        offset, tried = self._tries[item.place]
+        return tried if offset == item.offset else 0
+
+    def _commit(self, now: float) -> None:
+        """Commits finished prefixes, at most every COMMIT_EVERY_S."""
+        moved = set()
+        for place, ledger in self._ledgers.items():
+            done = ledger.finished_prefix()
+            if done:
+                self._position[place] = done[-1].offset + 1
+            if self._position[place] != self._committed.get(place, -1):
+                moved.add(place)
+        if moved and now >= self._commit_at:
+            self._commit_at = now + COMMIT_EVERY_S
+            self._commit_now(moved)
+
+    def _commit_now(self, places: set[TopicPartition]) -> None:
+        offsets = {}
+        for place in places & self._position.keys():
+            offset, tried = self._tries.get(place, (-1, 0))
+            note = f"{offset}:{tried}" if offset >= self._position[place] else ""
+            offsets[place] = OffsetAndMetadata(self._position[place], note, -1)
+        try:
+            self._consumer.commit(offsets)
+        except (CommitFailedError, RebalanceInProgressError) as problem:  # they come again, and equal
+            log.info("commit refused in a rebalance", cause=str(problem))
+            return
+        self._committed.update({place: offset.offset for place, offset in offsets.items()})
+
+    def _leave(self, producer: RecordProducer) -> None:
+        """After a signal: waits a little for the work in hand, commits what is finished."""
+        item = self._running
+        if item is not None and self._lane.wait(LEAVE_S):
+            try:
+                self._deliver(producer, item)
+            except InterruptedError:
+                log.info("left a unit for the next process", event_id=item.record.event_id)
+        self._commit(time.monotonic() + COMMIT_EVERY_S)
+
+
+def parse_tries(note: str) -> tuple[int, int]:
+    """(offset, tries) in a commit's metadata; (-1, 0) where there is none of ours."""
+    offset, _, tried = note.partition(":")
+    return (int(offset), int(tried)) if offset.isdecimal() and tried.isdecimal() else (-1, 0)
+
+
+def consume(context: ProcessContext, run: Run, stage: Stage, make_work: Callable[[threading.Event], Work]) -> None:
+    """Builds the work, then consumes until the run has finished or a signal came; the work gets the event of that signal."""
+    with stop_on_signals() as stop:
+        UnitConsumer(context, run, stage, make_work(stop), stop).run()

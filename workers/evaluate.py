@@ -1,0 +1,153 @@
+"""A policy on a suite of held-out environments, so that two policies can be compared instance by instance.
+
+In: a policy folder, a suite. Out: an EvalFinished record with one byte an instance in an order that only the suite, the seeds
+and the limit decide. Called by `spade eval` and the demo. Environment and sampling seeds derive from the instance and never
+from the policy. All instances are played as one batch, in jails. Blocks; raises SettingsError, ModelError, SandboxError.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.dialects import Dialect, load_dialect
+from infra.policystore import PolicyStore
+from infra.suites import SuiteItem, evaluation_seed, load_suite
+from schemas import ids
+from schemas.common import SamplingSettings
+from schemas.rollout import HINTED, PLAIN, Play, PlayEnvironment
+from schemas.settings import Recipe
+from schemas.train import EvalFinished, PolicyPublished
+from workers.episodes import Episode, Rules, play_all
+from workers.samplers.base import Sampler
+from workers.samplers.transformers import TransformersSampler
+from workers.sandbox.base import Sandbox
+from workers.sessions import SessionTable
+
+TRIES = 3
+AT_ONCE = 1024  # instances of one batch
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One item of a suite on one seed."""
+
+    item: SuiteItem
+    index: int
+
+
+def instances_of(items: Sequence[SuiteItem], seeds_per_item: int, limit: int = 0) -> list[Instance]:
+    """All items on their first seed, then on their second, ...; the first `limit` of them (0: all)."""
+    every = [Instance(item, index) for index in range(seeds_per_item) for item in items]
+    return every[:limit] if limit else every
+
+
+def play_items(
+    sampler: Sampler,
+    sandbox: Sandbox,
+    dialect: Dialect,
+    instances: Sequence[Instance],
+    settings: SamplingSettings,
+    context_tokens: int,
+    *,
+    arm: str = PLAIN,
+    salt: str = "",
+) -> list[Episode]:
+    """The ended episodes, in the order of the instances. `salt` names a fresh set of seeds of the same items."""
+    episodes = [_episode(instance, arm, salt) for instance in instances]
+    rules = Rules(settings, max((one.max_turns for one in episodes), default=1), context_tokens, "zero")
+    for start in range(0, len(episodes), AT_ONCE):
+        play_all(episodes[start : start + AT_ONCE], sampler, SessionTable(sandbox, TRIES), dialect, rules)
+    return episodes
+
+
+def evaluate(
+    recipe: Recipe,
+    policy: PolicyPublished | Path,
+    *,
+    policy_place: str = "",
+    run_id: str = "",
+    suite: str = "",
+    seeds_per_item: int = 0,
+    limit: int = 0,
+    hinted: bool = False,
+    salt: str = "",
+    sandbox: Sandbox | None = None,
+) -> EvalFinished:
+    """Evaluates a published policy (fetched from `policy_place`, canary checked) or a model folder (version -1).
+
+    Empty values are the recipe's. An instance that the infrastructure failed in every try counts as not won.
+    """
+    from workers.sandbox import open_sandbox
+
+    suite = suite or recipe.evaluation.suite
+    instances = instances_of(
+        load_suite(suite), seeds_per_item or recipe.evaluation.seeds_per_item, limit or recipe.evaluation.limit
+    )
+    sampler = TransformersSampler(threads=recipe.processes.threads)
+    if isinstance(policy, PolicyPublished):
+        folder = PolicyStore(policy_place).fetch(policy)
+        sampler.load(policy, folder)
+    else:
+        folder = policy
+        sampler.load_unpublished(folder, -1, "")
+    dialect = load_dialect(recipe.model.dialect, folder)
+    jails = sandbox or open_sandbox(recipe.sandbox.mode, required_level=recipe.sandbox.level)
+    try:
+        episodes = play_items(
+            sampler,
+            jails,
+            dialect,
+            instances,
+            recipe.rollout.sampling.on_wire(),
+            recipe.rollout.context_tokens,
+            arm=HINTED if hinted else PLAIN,
+            salt=salt,
+        )
+    finally:
+        if sandbox is None:
+            jails.close()
+    return _record(run_id, suite, sampler, instances, episodes, hinted)
+
+
+def _record(
+    run_id: str, suite: str, sampler: Sampler, instances: Sequence[Instance], episodes: Sequence[Episode], hinted: bool
+) -> EvalFinished:
+    won = [episode.won() for episode in episodes]
+    families: dict[str, list[bool]] = defaultdict(list)
+    for instance, one in zip(instances, won, strict=True):
+        families[instance.item.family].append(one)
+    kind = "sampled, with hint" if hinted else "sampled"
+    return EvalFinished(
+        run_id=run_id,
+        event_id=ids.event_id("eval", run_id, suite, sampler.policy_version, sampler.policy_digest, kind),
+        created_at=time.time(),
+        suite=suite,
+        policy_version=sampler.policy_version,
+        policy_digest=sampler.policy_digest,
+        items=len(won),
+        won=bytes(won),
+        win_rate=sum(won) / len(won),
+        by_family={family: sum(ones) / len(ones) for family, ones in sorted(families.items())},
+        sampling=kind,
+    )
+
+
+def _episode(instance: Instance, arm: str, salt: str) -> Episode:
+    item = instance.item
+    play_id = ids.derive("eval-play", salt, item.env_id, instance.index, arm)
+    environment = PlayEnvironment(
+        env_id=item.env_id, source=item.source, hint=item.hint, witness_min_return=item.win_return, reward_min=0.0
+    )
+    play = Play(
+        play_id=play_id,
+        env_id=item.env_id,
+        arm=arm,
+        index=instance.index,
+        env_seed=evaluation_seed(item.env_id, instance.index, salt),
+        sampling_seed=ids.sampling_seed(play_id),
+    )
+    return Episode(play, environment, item.max_turns)
