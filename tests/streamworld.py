@@ -169,10 +169,12 @@ class Process:
 class World:
     """Four stages, workers and a trainer over a log in memory, moved one random action at a time."""
 
-    def __init__(self, recipe: Recipe, shares: Shares, seed: int, *, restart: float = 0.0, end_at: int = -1) -> None:
+    def __init__(
+        self, recipe: Recipe, shares: Shares, seed: int, *, restart: float = 0.0, end_at: int = -1, run_id: str = "run"
+    ) -> None:
         self.recipe = recipe
         self.shares = shares
-        self.run_id = "run"
+        self.run_id = run_id
         self.log: dict[tuple[Topic, int], list[Record]] = defaultdict(list)
         self._random = random.Random(seed)
         self._restart = restart
@@ -217,9 +219,7 @@ class World:
         """What was decided: batches and members, without places in the log."""
         batches = [record for record in self.records(Topic.BATCH_READY) if isinstance(record, BatchReady)]
         return {
-            "batches": [
-                (b.step, b.generation, b.designer_generation, b.drain, b.lost, b.evicted, _samples(b)) for b in batches
-            ],
+            "batches": [(b.step, b.generation, b.designer_generation, b.drain, b.lost, b.evicted, _samples(b)) for b in batches],
             "generations": [
                 [(d.env_id, d.reward, d.advantage, d.trained, d.evicted) for d in getattr(record, "designs", [])]
                 for record in self.records(Topic.GENERATION_CLOSED)
