@@ -1,0 +1,63 @@
+"""Jailed sessions for environments that a language model wrote. `open_sandbox` is the way in; base.py holds the types."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from schemas.errors import SandboxError
+from workers.sandbox.base import (
+    EndReason,
+    ErrorKind,
+    Limits,
+    Sandbox,
+    Session,
+    SessionEnd,
+    StepResult,
+    is_infrastructure,
+)
+from workers.sandbox.probe import LEVELS, SandboxReport, build_sandbox, probe
+from workers.sandbox.root import build_root
+
+__all__ = [
+    "LEVELS",
+    "EndReason",
+    "ErrorKind",
+    "Limits",
+    "Sandbox",
+    "SandboxReport",
+    "Session",
+    "SessionEnd",
+    "StepResult",
+    "build_root",
+    "is_infrastructure",
+    "open_sandbox",
+    "probe",
+]
+
+
+def open_sandbox(
+    mode: Literal["pool", "zygote", "fresh"],
+    *,
+    required_level: str = "any",
+    slots: int = 2,
+    slot_base: int = 0,
+    state_dir: Path | None = None,
+) -> Sandbox:
+    """A sandbox at the strongest level that this machine reaches.
+
+    `slots`: how many idle zygotes (or ready jails) are kept; busy ones are never refused a jail. `slot_base`: where the search
+    for free slots starts. `state_dir`: folder of the slots' locks, the same for all processes of a machine (default: one for the
+    machine). Blocks about 50 ms, a second where the root has to be built. Raises SandboxError where `required_level` ("any",
+    "rootless", "full") is not reached: nothing ever runs at a weaker level than asked, or without a jail.
+    """
+    if required_level not in ("any", *LEVELS):
+        raise SandboxError(f"sandbox level {required_level!r} is unknown", f"Use one of: any, {', '.join(reversed(LEVELS))}")
+    sandbox, why, _ = build_sandbox(mode, slots, slot_base, state_dir)
+    if required_level != "any" and LEVELS.index(sandbox.level) > LEVELS.index(required_level):
+        sandbox.close()
+        raise SandboxError(
+            f"this machine reaches sandbox level {sandbox.level}, {required_level} is required: {why}",
+            "Run `spade doctor` for the way to a stronger level, or require less",
+        )
+    return sandbox

@@ -1,0 +1,145 @@
+"""The jail's private root: a python, the part of the standard library that environments may use, and nothing else.
+
+In: this interpreter. Out: a folder that is built once, named by the digest of what it holds, and never written again. No
+shell, no writable place, no device; shared objects are those that the listed modules were seen to load. Who calls: the engine,
+and `spade doctor`. Blocks for about a second on the first call of a machine. May raise SandboxError.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import py_compile
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from schemas.errors import SandboxError
+
+LAYOUT: Final = "1"
+RUNNER: Final = Path(__file__).with_name("runner.py")
+# Standard library that environments may import, and what those import late.
+MODULES: Final = (
+    "random math string re json collections collections.abc dataclasses itertools functools enum typing heapq bisect copy "
+    "textwrap statistics fractions decimal operator abc __future__ "
+    "array struct resource signal time _socket _json _ctypes encodings.utf_8 encodings.ascii encodings.latin_1 encodings.idna "
+    "encodings.aliases contextlib warnings weakref types numbers reprlib keyword copyreg traceback linecache tokenize "
+    "unicodedata _statistics _datetime datetime"
+).split()
+_LIST_MODULES: Final = """
+import importlib, json, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+files = sorted({m.__file__ for m in sys.modules.values() if getattr(m, "__file__", None)})
+maps = sorted({line.split(None, 5)[5].strip() for line in open("/proc/self/maps") if "/" in line})
+print(json.dumps({"files": files, "maps": maps, "prefix": sys.base_prefix, "binary": sys.executable}))
+"""
+
+
+def default_cache_dir() -> Path:
+    """Where roots are kept: the user's cache, or /var/cache where another uid could not reach that (a 0700 home)."""
+    home_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spade" / "jail"
+    if os.geteuid() != 0 or _reachable_by_others(home_cache):
+        return home_cache
+    return Path("/var/cache/spade/jail")
+
+
+def build_root(cache_dir: Path) -> Path:
+    """The root for this interpreter under `cache_dir`, built where it is not there yet; several processes may race."""
+    seen = _see_modules()
+    target = cache_dir / f"root-{_digest(seen)}"
+    if target.is_dir():
+        return target
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True, mode=0o755)
+        building = Path(tempfile.mkdtemp(prefix="building-", dir=cache_dir))
+    except OSError as error:
+        raise SandboxError(f"the jail's root can't be built in {cache_dir}: {error.strerror}", "Set XDG_CACHE_HOME") from error
+    try:
+        _fill(building, seen)
+        building.chmod(0o755)
+        try:
+            building.rename(target)
+        except OSError:
+            if not target.is_dir():
+                raise
+    except OSError as error:
+        raise SandboxError(f"the jail's root can't be built in {cache_dir}: {error}", "Free space or set XDG_CACHE_HOME") from error
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return target
+
+
+def _reachable_by_others(path: Path) -> bool:
+    return all(parent.stat().st_mode & 0o001 for parent in path.parents if parent.exists())
+
+
+def _see_modules() -> dict[str, list[str]]:
+    """What a bare interpreter loads for MODULES: python files, mapped objects, prefix and binary."""
+    binary = getattr(sys, "_base_executable", sys.executable)
+    command = [binary, "-I", "-S", "-c", _LIST_MODULES, *MODULES]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    if done.returncode != 0:
+        raise SandboxError(f"{binary} can't list its modules: {done.stderr.decode(errors='replace')[-200:]}")
+    found = json.loads(done.stdout)
+    return {key: value if isinstance(value, list) else [value] for key, value in found.items()}
+
+
+def _digest(seen: dict[str, list[str]]) -> str:
+    digest = hashlib.sha256()
+    digest.update("\0".join([LAYOUT, sys.version, json.dumps(seen, sort_keys=True)]).encode())
+    for part in (RUNNER, Path(__file__)):
+        digest.update(part.read_bytes())
+    for name in [*seen["files"], *seen["maps"]]:
+        if Path(name).is_file():
+            status = Path(name).stat()
+            digest.update(f"{name} {status.st_size} {status.st_mtime_ns}".encode())
+    return digest.hexdigest()[:16]
+
+
+def _fill(root: Path, seen: dict[str, list[str]]) -> None:
+    """Binary to /bin, shared objects to /lib (the loader to its own path), modules as compiled files to /lib/python3.11."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    library = root / "lib" / version
+    (library / "lib-dynload").mkdir(parents=True)
+    (root / "bin").mkdir()
+    binary = Path(seen["binary"][0]).resolve()
+    _copy(binary, root / "bin" / "python3")
+    stdlib = Path(os.__file__).parent
+    for name in seen["files"]:
+        path = Path(name)
+        if path.suffix == ".py":
+            _compile(path, library / path.relative_to(stdlib).with_suffix(".pyc"))
+    _compile(Path(os.__file__), library / "os.pyc")
+    _compile(RUNNER, library / "spade_runner.pyc")
+    for mapped in seen["maps"]:
+        path = Path(mapped)
+        if not path.is_file() or path.resolve() == binary or ".so" not in path.name:
+            continue
+        if path.parent.name == "lib-dynload":
+            _copy(path, library / "lib-dynload" / path.name)
+        else:
+            # the mapped name is the file's own; the loader asks for the link that bears the library's version
+            for name in {path.name, *(link.name for link in path.parent.glob(f"{path.name.split('.so')[0]}.so.*"))}:
+                if (path.parent / name).resolve() == path.resolve():
+                    _copy(path, root / "lib" / name)
+            if path.name.startswith("ld-linux"):
+                _copy(path, root / "lib64" / path.name)
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+    target.chmod(0o755)
+
+
+def _compile(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    py_compile.compile(
+        str(source), str(target), dfile=source.name, doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
+    )
+    target.chmod(0o644)
