@@ -42,6 +42,7 @@ BAD_RECORDS = 20  # dead letters after which the process stops
 BUSY_POLL_MS, IDLE_POLL_MS = 20, 200
 COMMIT_EVERY_S = 0.5
 LOOK_FOR_END_S = 0.5
+OLDER_S = 60.0  # what can't be read and is that much older than the run is no matter of the run
 LEAVE_S = 20.0  # for work that was asked to stop
 REMEMBERED = 4096  # finished records, known again after a rebalance
 SESSION_S = 6.0
@@ -183,7 +184,8 @@ class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-py
         try:
             record = decode(BY_WIRE[place.topic], message.value or b"")
         except RecordError as problem:
-            self._bury(place, message, str(problem), producer)
+            if message.timestamp / 1000 >= self._run.started.created_at - OLDER_S:
+                self._bury(place, message, str(problem), producer)
             ledger.finish(entry)
             return
         item = _Item(place, message.offset, record, entry)
