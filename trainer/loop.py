@@ -18,7 +18,7 @@ from types import FrameType
 
 import msgspec
 
-from infra.kafka import ControlReader, RecordFetcher, RecordProducer, make_producer
+from infra.kafka import ControlReader, RecordProducer, fetch, make_producer
 from infra.policystore import PolicyStore
 from infra.runs import Run, await_run, find_folder
 from infra.telemetry import bind_run, count, get_logger, observe, set_gauge
@@ -56,14 +56,11 @@ def run(context: ProcessContext) -> None:
         started = await_run(context)
         bind_run(started.run_id)
         checkpoints = CheckpointStore(Path(context.state_dir) / "checkpoints" / started.run_id)
-        fetcher = RecordFetcher(context.broker)
         with ControlReader(context.broker, TOPICS, started.run_id) as reader, make_producer(context.broker) as producer:
             try:
-                Trainer(started, reader, producer, fetcher, checkpoints, stop).run()
+                Trainer(context, started, reader, producer, checkpoints, stop).run()
             except StopRequested:
                 _log.info("stopped on request")
-            finally:
-                fetcher.close()
 
 
 class Trainer:
@@ -71,16 +68,17 @@ class Trainer:
 
     def __init__(
         self,
+        context: ProcessContext,
         started: Run,
         reader: ControlReader,
         producer: RecordProducer,
-        fetcher: RecordFetcher,
         checkpoints: CheckpointStore,
         stop: threading.Event,
     ) -> None:
+        self.broker = context.broker
         self.run_id = started.run_id
         self.recipe = started.recipe
-        self.reader, self.producer, self.fetcher, self.stop = reader, producer, fetcher, stop
+        self.reader, self.producer, self.stop = reader, producer, stop
         self.checkpoints = checkpoints
         self.policies = PolicyStore(started.policy_place)
         self.logbook = Logbook()
@@ -152,7 +150,8 @@ class Trainer:
     def _step(self, batch: BatchReady, reference: Reference, waited_s: float) -> None:
         """Trains one batch, makes it durable, and tells it."""
         started = time.monotonic()
-        records = self.fetcher.fetch([sample.reference for sample in batch.samples]) if batch.samples else {}
+        # A connection a batch: kafka-python drops a topic that a connection sees for the first time among known ones.
+        records = fetch(self.broker, [sample.reference for sample in batch.samples]) if batch.samples else {}
         fetched_s = time.monotonic() - started
         outcome = self._train(batch, records)
         finished = StepFinished(
