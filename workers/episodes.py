@@ -104,16 +104,21 @@ def play_all(
     sampler.reset_cache()
     room = min(rules.context_tokens, sampler.context_tokens)
     try:
-        for episode in episodes:
+        for episode in sorted(episodes, key=_environment_of):
             _stop_if(interrupted)
             _open(episode, sessions, dialect)
         while playing := [episode for episode in episodes if _has_room(episode, room)]:
             results = sampler.sample([_request(episode, dialect, rules, room) for episode in playing])
-            for episode, result in zip(playing, results, strict=True):
+            for episode, result in sorted(zip(playing, results, strict=True), key=lambda pair: _environment_of(pair[0])):
                 _stop_if(interrupted)
                 _act(episode, result, sampler, sessions, dialect, rules)
     finally:
         sessions.close_all()
+
+
+def _environment_of(episode: Episode) -> str:
+    """Episodes of one environment act one after another: they share a zygote. It changes the cost and no result."""
+    return episode.environment.env_id
 
 
 def _open(episode: Episode, sessions: SessionTable, dialect: Dialect) -> None:

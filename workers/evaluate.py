@@ -2,7 +2,7 @@
 
 In: a policy folder, a suite. Out: an EvalFinished record with one byte an instance in an order that only the suite, the seeds
 and the limit decide. Called by `spade eval` and the demo. Environment and sampling seeds derive from the instance and never
-from the policy. All instances are played as one batch, in jails. Blocks; raises SettingsError, ModelError, SandboxError.
+from the policy. Instances are played in a few large batches, in jails. Blocks; raises SettingsError, ModelError, SandboxError.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from workers.sandbox.base import Sandbox
 from workers.sessions import SessionTable
 
 TRIES = 3
-AT_ONCE = 1024  # instances of one batch
+AT_ONCE = 256  # instances of one batch
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,9 @@ def play_items(
     """The ended episodes, in the order of the instances. `salt` names a fresh set of seeds of the same items."""
     episodes = [_episode(instance, arm, salt) for instance in instances]
     rules = Rules(settings, max((one.max_turns for one in episodes), default=1), context_tokens, "zero")
-    for start in range(0, len(episodes), AT_ONCE):
-        play_all(episodes[start : start + AT_ONCE], sampler, SessionTable(sandbox, TRIES), dialect, rules)
+    by_item = sorted(episodes, key=lambda episode: episode.environment.env_id)  # few jails live at a time
+    for start in range(0, len(by_item), AT_ONCE):
+        play_all(by_item[start : start + AT_ONCE], sampler, SessionTable(sandbox, TRIES), dialect, rules)
     return episodes
 
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from workers.sandbox.base import EndReason, ErrorKind, Sandbox, Session, SessionEnd, StepResult, is_infrastructure
 
-MAX_OPEN = 256
+MAX_OPEN = 512  # about a MiB each
 T = TypeVar("T")
 
 

@@ -1,0 +1,191 @@
+"""The validate worker: designs before the gate, and plays repeated for audit. `spade work validate`. Imports no torch.
+
+In: spade-env-proposed and spade-audit-requested, in the group spade-validate-RUN. Out: one spade-env-validated or
+spade-env-rejected a design, with what each rule saw; one spade-audit-finished an audit. A judgement that the machine interrupted
+is made again; when tries end, the design is rejected with rule "lost", which is never scored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from infra.kafka import RecordFetcher
+from infra.runs import await_run
+from infra.telemetry import bind_run, count, get_logger, observe
+from schemas import ids
+from schemas.common import Record, Reference
+from schemas.design import EnvProposed, EnvRejected, EnvValidated, RuleProof
+from schemas.rollout import AuditFinished, AuditRequested
+from schemas.settings import ProcessContext
+from schemas.topics import Topic
+from workers.audit import AuditInterruptedError, repeat_play
+from workers.consumer import Outputs, Stage, Work, consume
+from workers.gate import GateInterrupted, Verdict, judge
+from workers.sandbox.base import Sandbox
+
+DEADLINE_S = 600.0
+LOST, PARSE = "lost", "parse"
+REMEMBERED = 1024  # verdicts
+log = get_logger("workers.validate")
+
+
+def run(context: ProcessContext) -> None:
+    """Judges and audits until the run has finished or a signal came. Blocks; raises SpadeError."""
+    from workers.sandbox import open_sandbox
+
+    started = await_run(context)
+    bind_run(started.run_id)
+    recipe = started.recipe
+    state_dir = Path(context.state_dir) / "slots" if context.state_dir else None
+    stage = Stage("validate", (Topic.ENV_PROPOSED, Topic.AUDIT_REQUESTED), DEADLINE_S, prefetch=32, tries=recipe.rollout.tries)
+    sandbox = open_sandbox(recipe.sandbox.mode, required_level=recipe.sandbox.level, state_dir=state_dir)
+    fresh = open_sandbox("fresh", required_level=recipe.sandbox.level, state_dir=state_dir)
+    fetcher = RecordFetcher(context.broker)
+
+    def make_work(stop: threading.Event) -> Work:
+        return ValidateWork(sandbox, fresh, fetcher, recipe.rollout.max_turns, recipe.rollout.tries)
+
+    try:
+        consume(context, started, stage, make_work)
+    finally:
+        fetcher.close()
+        sandbox.close()
+        fresh.close()
+
+
+class ValidateWork:
+    """See consumer.Work. `fresh` gives every session a jail of its own: audits run there."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        fresh: Sandbox,
+        fetcher: RecordFetcher,
+        max_turns: int,
+        tries: int,
+        decide: Callable[..., Verdict] = judge,
+    ) -> None:
+        self._sandbox, self._fresh, self._fetcher = sandbox, fresh, fetcher
+        self._max_turns, self._tries = max_turns, tries
+        self._decide = decide
+        self._verdicts: OrderedDict[str, Verdict] = OrderedDict()
+
+    def run(self, record: Record, at: Reference) -> Outputs:
+        """The verdict on a proposal, or the result of an audit."""
+        if isinstance(record, AuditRequested):
+            return [(Topic.AUDIT_FINISHED, self._audit(record))]
+        assert isinstance(record, EnvProposed)  # the topics hold no other
+        if record.lost:
+            return _rejection(record, at, LOST, record.lost)
+        if record.parse_error:
+            return _rejection(record, at, PARSE, record.parse_error)
+        verdict, problem = self._judge(record)
+        if verdict is None:
+            return _rejection(record, at, LOST, problem)
+        observe("spade_gate_seconds", verdict.wall_s)
+        return (
+            _admission(record, at, verdict)
+            if verdict.admitted
+            else _rejection(record, at, verdict.rule, verdict.evidence, verdict)
+        )
+
+    def give_up(self, record: Record, at: Reference, reason: str) -> Outputs:
+        """A lost design, or a lost audit."""
+        if isinstance(record, AuditRequested):
+            return [(Topic.AUDIT_FINISHED, _audited(record, lost=reason))]
+        assert isinstance(record, EnvProposed)  # the topics hold no other
+        return _rejection(record, at, LOST, reason)
+
+    def _judge(self, record: EnvProposed) -> tuple[Verdict | None, str]:
+        """The verdict, or the infrastructure's last failure. Equal source and hint get the verdict that they had."""
+        key = hashlib.sha256(f"{record.source}\x00{record.hint}".encode("utf-8", "surrogatepass")).hexdigest()
+        problem = ""
+        for _ in range(self._tries):
+            if key in self._verdicts:
+                break
+            try:
+                self._verdicts[key] = self._decide(self._sandbox, record.source, record.hint, max_turns=self._max_turns)
+            except GateInterrupted as interruption:
+                problem = f"{interruption} in {self._tries} tries"
+                log.warning("the gate was interrupted", env_id=record.env_id, cause=str(interruption))
+        while len(self._verdicts) > REMEMBERED:
+            self._verdicts.popitem(last=False)
+        return self._verdicts.get(key), problem
+
+    def _audit(self, request: AuditRequested) -> AuditFinished:
+        play = self._fetcher.fetch([request.play])[request.play.id]
+        problem = ""
+        for _ in range(self._tries):
+            try:
+                return _audited(request, difference=repeat_play(self._fresh, request.source, play, self._max_turns))
+            except AuditInterruptedError as interruption:
+                problem = f"{interruption} in {self._tries} tries"
+        return _audited(request, lost=problem)
+
+
+def _admission(record: EnvProposed, at: Reference, verdict: Verdict) -> Outputs:
+    count("spade_designs_total", verdict="valid")
+    admitted = EnvValidated(
+        **_common(record, at, "validated", verdict),
+        source=verdict.play_source,
+        full_source=record.source,
+        source_digest=verdict.source_digest,
+        signature=list(verdict.signature),
+        witness_min_return=verdict.witness_min_return,
+        witness_mean_return=verdict.witness_mean_return,
+        reward_min=verdict.reward_min,
+    )
+    return [(Topic.ENV_VALIDATED, admitted)]
+
+
+def _rejection(record: EnvProposed, at: Reference, rule: str, evidence: str, verdict: Verdict | None = None) -> Outputs:
+    count("spade_designs_total", verdict=rule)
+    rejected = EnvRejected(**_common(record, at, "rejected", verdict), source=record.source, rule=rule, evidence=evidence)
+    return [(Topic.ENV_REJECTED, rejected)]
+
+
+def _common(record: EnvProposed, at: Reference, kind: str, verdict: Verdict | None) -> dict[str, Any]:
+    proof = [
+        RuleProof(rule=one.rule, passed=one.passed, evidence=one.evidence, numbers=dict(one.numbers))
+        for one in (verdict.proof if verdict else ())
+    ]
+    return {
+        "run_id": record.run_id,
+        "event_id": ids.event_id(kind, record.env_id),
+        "causation_id": record.event_id,
+        "created_at": time.time(),
+        "env_id": record.env_id,
+        "generation": record.generation,
+        "slot": record.slot,
+        "design_attempt": record.design_attempt,
+        "skill": record.skill,
+        "document_id": record.document_id,
+        "group": record.group,
+        "hint": record.hint,
+        "proposal": at,
+        "proof": proof,
+        "gate_cpu_s": verdict.cpu_s if verdict else 0.0,
+        "gate_wall_s": verdict.wall_s if verdict else 0.0,
+    }
+
+
+def _audited(request: AuditRequested, difference: str = "", lost: str = "") -> AuditFinished:
+    return AuditFinished(
+        run_id=request.run_id,
+        event_id=ids.event_id("audited", request.play_id),
+        causation_id=request.event_id,
+        created_at=time.time(),
+        play_id=request.play_id,
+        env_id=request.env_id,
+        step=request.step,
+        generation=request.generation,
+        equal=not (difference or lost),
+        difference=difference,
+        lost=lost,
+    )
