@@ -1,0 +1,289 @@
+"""The gate's static rules: what the syntax tree alone shows. In: source text. Out: Refused, or nothing; and the play text.
+
+These rules make honest designs plain and catch careless ones at no cost. They are no barrier: code that is set on it can hide
+from any syntax rule. The barrier is the jail; what can't be hidden from is replay.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from workers.gate.rules import GateRule, Refused
+
+MAX_BYTES: Final = 32 * 1024
+ALLOWED_IMPORTS: Final = frozenset(
+    "random math string re json collections dataclasses itertools functools enum typing heapq bisect copy textwrap "
+    "statistics fractions decimal operator abc __future__".split()
+)
+# method: parameters after self, with the default that the last one must have (None: no default asked)
+METHODS: Final = {"__init__": ("max_turns",), "reset": ("seed",), "step": ("action",), "solution": ()}
+FORBIDDEN_NAMES: Final = frozenset(
+    "eval exec compile open input breakpoint globals locals vars dir id hash memoryview exit quit help setattr delattr "
+    "__import__ __builtins__ __loader__ __spec__ __file__ __name__".split()
+)
+# names that tool environments like to give to their own variables
+HARMLESS_AS_OWN: Final = frozenset("id hash dir input help".split())
+FRAME_ATTRIBUTES: Final = frozenset(
+    "gi_frame gi_code cr_frame cr_code ag_frame ag_code f_back f_globals f_locals f_builtins f_code tb_frame tb_next "
+    "func_globals func_code mro with_traceback".split()
+)
+SPECIAL_METHODS: Final = frozenset(
+    f"__{name}__"
+    for name in "init post_init repr str eq ne lt le gt ge len hash iter next getitem setitem contains call add sub mul mod "
+    "bool int float index neg abs enter exit missing reversed".split()
+)
+MUTATORS: Final = frozenset(
+    "append extend insert pop remove clear sort reverse add discard update setdefault popitem appendleft popleft rotate "
+    "difference_update intersection_update symmetric_difference_update subtract seed shuffle".split()
+)
+MODULE_CALLS: Final = frozenset("frozenset tuple list dict set range compile namedtuple TypeVar Fraction Decimal sorted zip".split())
+
+
+def check_static(source: str, allowed_imports: frozenset[str]) -> ast.Module:
+    """Runs the static rules in order; gives the tree. Raises Refused."""
+    size = len(source.encode("utf-8", "surrogatepass"))
+    if size > MAX_BYTES:
+        raise Refused(GateRule.SIZE, f"{size} bytes, allowed are {MAX_BYTES}", {"bytes": size})
+    tree = parse(source)
+    environment = check_contract(tree)
+    check_imports(tree, allowed_imports)
+    check_calls(tree)
+    check_dunder(tree)
+    check_globals(tree)
+    check_shared_state(tree, environment)
+    check_module_work(tree)
+    check_async(tree)
+    return tree
+
+
+def parse(source: str) -> ast.Module:
+    """The source's tree. Raises Refused."""
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise Refused(GateRule.CONTRACT, f"does not parse: {error}") from error
+
+
+def cut_solution(source: str) -> str:
+    """The play text: the source without the environment's `solution`, lines cut by the syntax tree. The source must be checked."""
+    environment = check_contract(parse(source))
+    method = _methods(environment)["solution"]
+    first = min([method.lineno, *(decorator.lineno for decorator in method.decorator_list)])
+    # the line feed alone ends a line for the parser, unlike str.splitlines
+    lines = source.split("\n")
+    return "\n".join(lines[: first - 1] + lines[method.end_lineno :])
+
+
+def check_contract(tree: ast.Module) -> ast.ClassDef:
+    """Exactly one class ...Env with the contract's methods; gives it."""
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name.endswith("Env")]
+    if len(found) != 1 or found[0] not in tree.body:
+        raise Refused(GateRule.CONTRACT, f"{len(found)} classes whose name ends in Env at module level, expected 1")
+    environment = found[0]
+    methods = _methods(environment)
+    for name, parameters in METHODS.items():
+        if name not in methods:
+            raise Refused(GateRule.CONTRACT, f"{environment.name} has no method {name}")
+        method = methods[name]
+        given = method.args
+        names = tuple(argument.arg for argument in [*given.posonlyargs, *given.args])
+        if names != ("self", *parameters) or given.vararg or given.kwarg or given.kwonlyargs or method.decorator_list:
+            raise Refused(GateRule.CONTRACT, f"{name} must take ({', '.join(('self', *parameters))})")
+    for name, expected in (("__init__", 25), ("reset", None)):
+        defaults = methods[name].args.defaults
+        if len(defaults) != 1 or not isinstance(defaults[0], ast.Constant) or defaults[0].value != expected:
+            raise Refused(GateRule.CONTRACT, f"the default of {name}'s parameter must be {expected}")
+    if methods["solution"].lineno == methods["solution"].end_lineno and len(environment.body) == 1:
+        raise Refused(GateRule.CONTRACT, "the class holds nothing but solution")
+    return environment
+
+
+def check_imports(tree: ast.Module, allowed: frozenset[str]) -> None:
+    """Allowed modules; nothing private and no other module out of them."""
+    bound: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                _check_module(alias.name, allowed, node.lineno)
+                bound.add(alias.asname or alias.name.partition(".")[0])
+        elif isinstance(node, ast.ImportFrom):
+            if node.level or not node.module:
+                raise Refused(GateRule.IMPORTS, f"line {node.lineno}: relative import")
+            _check_module(node.module, allowed, node.lineno)
+            for alias in node.names:
+                if alias.name == "*" or alias.name.startswith("_") or _foreign(alias.name, allowed):
+                    raise Refused(GateRule.IMPORTS, f"line {node.lineno}: import of {alias.name} from {node.module}")
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in bound
+            and (node.attr.startswith("_") or _foreign(node.attr, allowed))
+        ):
+            raise Refused(GateRule.IMPORTS, f"line {node.lineno}: {node.value.id}.{node.attr}")
+
+
+def check_calls(tree: ast.Module) -> None:
+    """No name that reaches beyond the class, called or not; getattr by a plain constant name only."""
+    own = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id == "print":
+            raise Refused(GateRule.PRINTING, f"line {node.lineno}: print")
+        if isinstance(node, ast.Name) and node.id in FORBIDDEN_NAMES and not (node.id in HARMLESS_AS_OWN and node.id in own):
+            raise Refused(GateRule.CALLS, f"line {node.lineno}: {node.id}")
+        if isinstance(node, ast.Name) and node.id in ("getattr", "hasattr") and not _plain_getattr(tree, node):
+            raise Refused(GateRule.CALLS, f"line {node.lineno}: {node.id} by a name that is built or private")
+        if isinstance(node, ast.Attribute) and node.attr == "SystemRandom":
+            raise Refused(GateRule.CALLS, f"line {node.lineno}: SystemRandom")
+
+
+def check_dunder(tree: ast.Module) -> None:
+    """No special attributes but super().__init__, no odd special methods, no metaclass, no special names in texts."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and (_special(node.attr) or node.attr in FRAME_ATTRIBUTES):
+            if node.attr == "__init__" and isinstance(node.value, ast.Call) and _callee(node.value) == "super":
+                continue
+            raise Refused(GateRule.DUNDER, f"line {node.lineno}: .{node.attr}")
+        if isinstance(node, ast.FunctionDef) and _special(node.name) and node.name not in SPECIAL_METHODS:
+            raise Refused(GateRule.DUNDER, f"line {node.lineno}: def {node.name}")
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "__" in node.value:
+            raise Refused(GateRule.DUNDER, f"line {node.lineno}: a text with a double underscore")
+        if isinstance(node, ast.ClassDef) and node.keywords:
+            raise Refused(GateRule.DUNDER, f"line {node.lineno}: class keywords")
+
+
+def check_globals(tree: ast.Module) -> None:
+    """No global statement, no change of a module-level name."""
+    names = {name for statement in tree.body for name in _bound_names(statement)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            raise Refused(GateRule.GLOBALS, f"line {node.lineno}: global {', '.join(node.names)}")
+        for changed, line in _changes(node):
+            if isinstance(changed, ast.Name) and changed.id in names and not _local_in(tree, changed):
+                raise Refused(GateRule.GLOBALS, f"line {line}: changes {changed.id} of the module")
+
+
+def check_shared_state(tree: ast.Module, environment: ast.ClassDef) -> None:
+    """No change of class attributes through the class or through self, no default argument that could be changed."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            for default in [*node.args.defaults, *[item for item in node.args.kw_defaults if item]]:
+                if not isinstance(default, (ast.Constant, ast.Name, ast.UnaryOp, ast.Attribute, ast.Tuple)):
+                    raise Refused(GateRule.SHARED_STATE, f"line {default.lineno}: a default argument that can be changed")
+    classes = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    shared = {name for statement in environment.body for name in _bound_names(statement)}
+    own = {
+        target.attr
+        for node in ast.walk(environment)
+        if isinstance(node, (ast.Assign, ast.AnnAssign))
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
+    }
+    for node in ast.walk(tree):
+        for changed, line in _changes(node):
+            if not isinstance(changed, ast.Attribute):
+                continue
+            holder = changed.value
+            through_class = (isinstance(holder, ast.Name) and holder.id in classes) or (
+                isinstance(holder, ast.Call) and _callee(holder) == "type"
+            )
+            if through_class or (
+                isinstance(holder, ast.Name) and holder.id == "self" and changed.attr in shared and changed.attr not in own
+            ):
+                raise Refused(GateRule.SHARED_STATE, f"line {line}: changes {changed.attr} of the class")
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id in classes:
+                    raise Refused(GateRule.SHARED_STATE, f"line {node.lineno}: sets {target.attr} of the class")
+
+
+def check_module_work(tree: ast.Module) -> None:
+    """Module and class level: imports, definitions, constants, texts."""
+    bodies = [tree.body, *[node.body for node in tree.body if isinstance(node, ast.ClassDef)]]
+    for statement in (statement for body in bodies for statement in body):
+        if isinstance(statement, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Pass)):
+            continue
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            continue
+        if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+            odd = [node for node in calls if _callee(node) not in MODULE_CALLS]
+            if not odd:
+                continue
+        if isinstance(statement, ast.AsyncFunctionDef):
+            raise Refused(GateRule.ASYNC, f"line {statement.lineno}: async")
+        raise Refused(GateRule.MODULE_WORK, f"line {statement.lineno}: work at module or class level")
+
+
+def check_async(tree: ast.Module) -> None:
+    """Nothing asynchronous."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)):
+            raise Refused(GateRule.ASYNC, f"line {node.lineno}: async")
+
+
+def _methods(environment: ast.ClassDef) -> dict[str, ast.FunctionDef]:
+    return {node.name: node for node in environment.body if isinstance(node, ast.FunctionDef)}
+
+
+def _check_module(name: str, allowed: frozenset[str], line: int) -> None:
+    parts = name.split(".")
+    if parts[0] not in allowed or any(part.startswith("_") for part in parts if part != "__future__"):
+        raise Refused(GateRule.IMPORTS, f"line {line}: import of {name}")
+
+
+def _foreign(name: str, allowed: frozenset[str]) -> bool:
+    return name in sys.stdlib_module_names and name not in allowed
+
+
+def _special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def _callee(call: ast.Call) -> str:
+    if isinstance(call.func, ast.Name):
+        return call.func.id
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
+
+
+def _plain_getattr(tree: ast.Module, name: ast.Name) -> bool:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.func is name and len(node.args) >= 2:
+            attribute = node.args[1]
+            return isinstance(attribute, ast.Constant) and isinstance(attribute.value, str) and not attribute.value.startswith("_")
+    return False
+
+
+def _bound_names(statement: ast.stmt) -> Iterator[str]:
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, ast.AnnAssign):
+        targets = [statement.target]
+    else:
+        return
+    for target in targets:
+        yield from (node.id for node in ast.walk(target) if isinstance(node, ast.Name))
+
+
+def _changes(node: ast.AST) -> Iterator[tuple[ast.expr, int]]:
+    """Expressions whose value the node changes in place: x[...] = , x.append(...), x += , del x[...]."""
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)):
+        yield node.value, node.lineno
+    elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
+        yield node.target, node.lineno
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS:
+        yield node.func.value, node.lineno
+
+
+def _local_in(tree: ast.Module, name: ast.Name) -> bool:
+    """Whether the function around `name` binds it itself."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and any(inner is name for inner in ast.walk(node)):
+            arguments = [argument.arg for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]]
+            stored = [inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)]
+            if name.id in arguments or name.id in stored:
+                return True
+    return False
