@@ -50,7 +50,9 @@ def _score(run: Run) -> Join:
 
 def _batch(run: Run) -> Join:
     from streams.batch import BatchJoin
+    from streams.diversity import similarity_kernel
 
+    similarity_kernel(["warm"])  # scikit-learn takes seconds to import: here, in a thread, not when the first generation closes
     return BatchJoin(run.run_id, run.recipe)
 
 
