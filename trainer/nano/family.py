@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from random import Random
 from string import Template
 
-NAME_POOL = "abcdeghjkmnpqstuvwxyz"
-"""Variable names of written programs: single letters, each one token. `f` is left out, since it also begins f-strings."""
+NAME_POOLS = ("rgz", "sap", "tkc", "vmq", "dej", "xbn", "yhu")
+"""Variable names of written programs: single letters, each one token. The first variable of a program is drawn from the
+first pool, the second from the second, and so on. `f` is left out, since it also begins f-strings."""
 
 _HEAD = """{imports}
 
@@ -85,10 +86,9 @@ def write_source(family: Family, rng: Random, size: int) -> str:
     """A whole environment file of this family and size; names, alphabets, operations and phrases are drawn from `rng`."""
     program = family.draw(rng, size)
     body = Template(program.reset + (program.tail or _SINGLE_TURN.format(told=rng.choice(_TOLD))))
-    names = rng.sample(NAME_POOL, len(NAME_POOL))
     fixed = dict(program.values)
     wanted = [name for name in dict.fromkeys(body.get_identifiers()) if name not in fixed]
-    text = body.substitute(fixed | dict(zip(wanted, names, strict=False)))
+    text = body.substitute(fixed | {name: rng.choice(pool) for name, pool in zip(wanted, NAME_POOLS, strict=False)})
     head = _HEAD.format(
         imports="import random\nimport string" if program.needs_string else "import random",
         title=family.name.capitalize(),

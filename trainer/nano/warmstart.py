@@ -1,4 +1,4 @@
-"""The warm start: a cosine run of AdamW over samples of the writer, loss on the model's own tokens only.
+"""The warm start: Muon and AdamW over samples of the writer, loss on the model's own tokens only.
 
 In: a model, a dialect, a plan. Out: the trained model (in place) and progress lines. Bound by steps and seeded, so that the same
 machine and thread count give the same weights. Called by the build.
@@ -6,13 +6,13 @@ machine and thread count give the same weights. Called by the build.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from infra.dialects.nano import PAD, NanoDialect
+from trainer.nano.muon import Muon
 from trainer.nano.writer import Sample, Writer
 
 POOL = 512
@@ -24,20 +24,30 @@ class Plan:
     """How long and how hard to train."""
 
     steps: int
-    batch_tokens: int = 3072
+    batch_tokens: int = 1536
     """Tokens of a batch, padding included."""
-    design_share: float = 0.16
+    design_share: float = 0.18
     """Share of samples that are designs; they are about three times as long as plays."""
-    learning_rate: float = 3e-3
-    warmup_steps: int = 60
-    weight_decay: float = 0.05
+    careful_share: float = 0.6
+    """Share of the steps in which every player shows its working. Only then the habits are taught that hints overcome: an answer
+    that is given without working is mostly noise to learn from."""
+    matrix_rate: float = 0.015
+    """Muon's learning rate, for the matrices of the layers."""
+    other_rate: float = 4e-3
+    """AdamW's learning rate, for embeddings and norms."""
+    warmup_steps: int = 30
+    decay_share: float = 0.5
     clip_norm: float = 1.0
 
 
 def draw_batches(rng: Random, writer: Writer, plan: Plan) -> Iterator[list[Sample]]:
-    """Batches of samples of like length, for ever."""
+    """Batches of samples of like length, for ever; habits come in after the plan's share of batches."""
+    drawn = 0
     while True:
-        pool = [writer.design(rng) if rng.random() < plan.design_share else writer.play(rng) for _ in range(POOL)]
+        habits = drawn >= plan.careful_share * plan.steps
+        pool = [
+            writer.design(rng) if rng.random() < plan.design_share else writer.play(rng, habits) for _ in range(POOL)
+        ]
         pool.sort(key=lambda sample: len(sample.token_ids))
         batches: list[list[Sample]] = []
         batch: list[Sample] = []
@@ -48,6 +58,7 @@ def draw_batches(rng: Random, writer: Writer, plan: Plan) -> Iterator[list[Sampl
             batch.append(sample)
         batches.append(batch)
         rng.shuffle(batches)
+        drawn += len(batches)
         yield from batches
 
 
@@ -70,32 +81,35 @@ def batch_loss(model: Any, batch: list[Sample]) -> Any:
     return torch.nn.functional.cross_entropy(model.lm_head(hidden[chosen]), wanted[chosen])
 
 
-def learning_rate(plan: Plan, step: int) -> float:
-    """Linear warm-up, then a cosine to a hundredth of the peak."""
-    if step < plan.warmup_steps:
-        return plan.learning_rate * (step + 1) / plan.warmup_steps
-    done = (step - plan.warmup_steps) / max(1, plan.steps - plan.warmup_steps)
-    return plan.learning_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
+def scale_of(plan: Plan, step: int) -> float:
+    """The learning rate's share at a step: linear warm-up, flat, then a linear fall to 2 % over the last `decay_share`."""
+    done = step / plan.steps
+    fall = min(1.0, (1 - done) / plan.decay_share)
+    return min(1.0, (step + 1) / plan.warmup_steps) * (0.02 + 0.98 * fall)
 
 
 def warm_start(model: Any, dialect: NanoDialect, plan: Plan, seed: int, tell: Callable[[str], None]) -> None:
     """Trains the model in place. Blocks for the whole run; `tell` gets a line every hundred steps."""
     import torch
 
-    rng = Random(seed)
-    batches = draw_batches(rng, Writer(dialect), plan)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, betas=(0.9, 0.95), weight_decay=plan.weight_decay)
+    batches = draw_batches(Random(seed), Writer(dialect), plan)
+    matrices = [each for name, each in model.named_parameters() if each.dim() == 2 and "embed" not in name]
+    others = [each for name, each in model.named_parameters() if each.dim() != 2 or "embed" in name]
+    muon = Muon(matrices)
+    adam = torch.optim.AdamW(others, lr=0.0, betas=(0.9, 0.95), weight_decay=0.0)
     model.train()
     loss_sum, tokens = 0.0, 0
     for step in range(plan.steps):
         batch = next(batches)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(plan, step)
+        share = scale_of(plan, step)
+        muon.lr = plan.matrix_rate * share
+        adam.param_groups[0]["lr"] = plan.other_rate * share
         loss = batch_loss(model, batch)
-        optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), plan.clip_norm)
-        optimizer.step()
+        muon.step()
+        adam.step()
+        adam.zero_grad(set_to_none=True)
         loss_sum += float(loss.detach())
         tokens += sum(len(sample.token_ids) for sample in batch)
         if (step + 1) % 100 == 0:

@@ -18,8 +18,8 @@ SKILLS = tuple(dict.fromkeys(family.skill for family in FAMILIES.values()))
 
 HELPFUL_SHARE = 0.5
 """Share of written designs whose hint names the method."""
-WORKING_SHARE = {"helpful": 0.92, "plain": 0.25}
-"""How often the oracle shows its working with a helpful hint, and without one."""
+WORKING_SHARE = {"helpful": 0.92, "plain": 0.3, "always": 0.95}
+"""How often the oracle shows its working: with a helpful hint, without one, and while it only learns to work."""
 PROGRAMS = 40
 """Programs kept of each family and size for plays."""
 
@@ -154,12 +154,13 @@ class Writer:
         completion = self._dialect.write_design(source, draw_hint(rng, family))
         return Sample(prompt + completion, [False] * len(prompt) + [True] * len(completion))
 
-    def play(self, rng: Random) -> Sample:
-        """An episode with a helpful hint, a useless one or none."""
+    def play(self, rng: Random, habits: bool) -> Sample:
+        """An episode with a helpful hint, a useless one or none. Without `habits` the player is careful whatever the hint."""
         family = rng.choice(tuple(FAMILIES.values()))
         environment = self._environment(rng, family, draw_play_size(rng, family))
         arm = rng.choices(("helpful", "useless", "plain"), (0.5, 0.12, 0.38))[0]
-        careful = rng.random() < WORKING_SHARE["helpful" if arm == "helpful" else "plain"]
+        kind = "always" if not habits else "helpful" if arm == "helpful" else "plain"
+        careful = rng.random() < WORKING_SHARE[kind]
         hint = {"helpful": rng.choice(family.hints), "useless": rng.choice(USELESS_HINTS), "plain": None}[arm]
         ids: list[int] = []
         written: list[bool] = []
