@@ -20,7 +20,7 @@ from workers.sandbox.base import SessionEnd
 SEEDS: Final = 16
 DECISIVE: Final = 8
 WINS_NEEDED: Final = 7
-REPLAYED: Final = 8
+REPLAYED_OTHERS: Final = 3
 VARIED: Final = 12
 BOUND: Final = 0.6
 MANY: Final = 160
@@ -38,7 +38,6 @@ ODD_ACTIONS: Final = (
     '{"name": "x", "arguments": {"a": [1, null, true]}}',
     "[[[[[]]]]]",
     "__import__('os').system('true')",
-    "\\boxed{}",
     "<tool_call>{}</tool_call>",
 )
 
@@ -89,29 +88,30 @@ def ask_witness(judged: Judged) -> None:
 
 
 def play_witness(judged: Judged) -> Numbers:
-    """Plays the witness's actions on every seed; on the first few, one step beyond the end (after-end)."""
+    """Plays the witness's actions on DECISIVE seeds (on the first few one step beyond the end: after-end), and another seed's
+    witness on some, so that replay sees losing paths too."""
     judged.witness_plays = [
         judged.table.play(seed, scripted(judged.witness[seed]), beyond_end=index < judged.beyond_end)
-        for index, seed in enumerate(judged.seeds)
+        for index, seed in enumerate(judged.seeds[:DECISIVE])
     ]
-    return {"plays": len(judged.witness_plays)}
+    judged.other_plays = [
+        judged.table.play(seed, _other_witness(judged, index)) for index, seed in enumerate(judged.seeds[:REPLAYED_OTHERS])
+    ]
+    return {"plays": len(judged.witness_plays) + len(judged.other_plays)}
 
 
 def check_ends(judged: Judged) -> Numbers:
     """An episode of actions that do nothing ends within the cap."""
-    longest = 0
-    for seed in judged.seeds[:2]:
-        play = judged.table.play(seed, constant("no such action"))
-        longest = max(longest, len(play.steps))
-        if not play.ended:
-            raise Refused(GateRule.ENDS, f"seed {seed}: not over after {judged.table.cap} steps", {"steps": judged.table.cap})
-    return {"longest": longest}
+    seed = judged.seeds[0]
+    play = judged.table.play(seed, constant("no such action"))
+    if not play.ended:
+        raise Refused(GateRule.ENDS, f"seed {seed}: not over after {judged.table.cap} steps", {"steps": judged.table.cap})
+    return {"steps": len(play.steps)}
 
 
 def check_replay(judged: Judged) -> Numbers:
-    """Recorded actions repeat in a second jail (other hash seed, other order of seeds), and again in the first."""
-    recorded = [*judged.witness_plays[: REPLAYED - 3], *judged.other_plays[:3]]
-    recorded += judged.witness_plays[REPLAYED - 3 : 2 * REPLAYED - 3 - len(recorded)]
+    """Recorded actions repeat in a second jail (other hash seed, other order of seeds), and some again in the first."""
+    recorded = [*judged.witness_plays[REPLAYED_OTHERS:], *judged.other_plays]
     order = random.Random(derive(judged.source, "order", 0)).sample(recorded, len(recorded))
     for where, plays, hash_seed in (("in a second jail", order, OTHER_HASH_SEED), ("again in the first jail", order[:3], 0)):
         for play in plays:
@@ -134,19 +134,15 @@ def check_witness(judged: Judged) -> Numbers:
 
 def check_seed(judged: Judged) -> Numbers:
     """The same actions over VARIED seeds give at least two transcripts."""
-    firsts = {play.first for play in judged.witness_plays[:VARIED]}
-    distinct = len(firsts)
-    if distinct < 2:
-        actions = judged.witness_plays[0].actions
-        seen = set()
-        for seed in judged.seeds[:VARIED]:
-            seen.add(judged.table.play(seed, scripted(actions)).transcript())
-            if len(seen) > 1:
-                break
-        distinct = len(seen)
-    if distinct < 2:
-        raise Refused(GateRule.SEED, f"{VARIED} seeds give one transcript", {"distinct": distinct})
-    return {"distinct": distinct}
+    seen = {play.transcript() for play in judged.other_plays} if len({play.first for play in judged.witness_plays}) > 1 else set()
+    actions = judged.witness_plays[0].actions
+    for seed in judged.seeds[:VARIED] if len(seen) < 2 else []:
+        seen.add(judged.table.play(seed, scripted(actions)).transcript())
+        if len(seen) > 1:
+            break
+    if len(seen) < 2:
+        raise Refused(GateRule.SEED, f"{VARIED} seeds give one transcript", {"distinct": len(seen)})
+    return {"distinct": len(seen)}
 
 
 def check_silent(judged: Judged) -> Numbers:
@@ -156,13 +152,7 @@ def check_silent(judged: Judged) -> Numbers:
 
 def check_other_witness(judged: Judged) -> Numbers:
     """Another seed's witness earns little."""
-    scripts = list(judged.witness.values())
-
-    def policy(index: int, _seed: int) -> Policy:
-        shift = 1 + derive(judged.source, "other", index, 8) % (len(scripts) - 1)
-        return scripted(scripts[(index + shift) % len(scripts)])
-
-    return _check_mean(judged, GateRule.OTHER_WITNESS, policy, keep=judged.other_plays)
+    return _check_mean(judged, GateRule.OTHER_WITNESS, lambda index, _seed: _other_witness(judged, index), judged.other_plays)
 
 
 def check_truncated_witness(judged: Judged) -> Numbers:
@@ -243,21 +233,19 @@ def _check_mean(
     judged: Judged,
     rule: GateRule,
     policy: Callable[[int, int], Policy],
+    known: Sequence[Play] = (),
     most: int = MANY,
-    keep: list[Play] | None = None,
 ) -> Numbers:
-    """The mean return of a policy against BOUND times the witness's mean: over SEEDS, and up to `most` while it is near the bound."""
+    """`known`: the first plays, where they are there already. The mean return of a policy against BOUND times the witness's mean: over SEEDS, and up to `most` while it is near the bound."""
     allowed = BOUND * judged.mean
     total = 0.0
     index = 0
     while True:
         seed = judged.seeds[index] if index < SEEDS else derive(judged.source, "more", index)
-        play = judged.table.play(seed, policy(index, seed))
+        play = known[index] if index < len(known) else judged.table.play(seed, policy(index, seed))
         index += 1
         total += play.value
-        if keep is not None:
-            keep.append(play)
-        if index <= SEEDS and total + (SEEDS - index) <= allowed * SEEDS and (keep is None or index >= 3):
+        if index <= SEEDS and total + (SEEDS - index) <= allowed * SEEDS:
             break
         if index >= SEEDS and (total <= allowed * index or total > (allowed + NEAR) * index or index >= most):
             break
@@ -266,6 +254,13 @@ def _check_mean(
     if total > allowed * index and index >= SEEDS:
         raise Refused(rule, f"earns {mean:.3f} on average over {index} seeds, allowed is {allowed:.3f}", numbers)
     return numbers
+
+
+def _other_witness(judged: Judged, index: int) -> Policy:
+    """The script of another seed than that of this index."""
+    scripts = list(judged.witness.values())
+    shift = 1 + derive(judged.source, "other", index, 8) % (len(scripts) - 1)
+    return scripted(scripts[(index + shift) % len(scripts)])
 
 
 def _blind_answer(judged: Judged, seed: int) -> Policy:

@@ -47,8 +47,8 @@ def open_sandbox(
     """A sandbox at the strongest level that this machine reaches.
 
     `slots`: how many idle zygotes (or ready jails) are kept; busy ones are never refused a jail. `slot_base`: where the search
-    for free slots starts. `state_dir`: folder of the slots' locks, the same for all processes of a machine (default: one for the
-    machine). Blocks about 50 ms, a second where the root has to be built. Raises SandboxError where `required_level` ("any",
+    for free slots starts. `state_dir`: folder of the slots' locks for an ordinary user (run by root they are the machine's, for
+    uids and cgroups are). Blocks about 50 ms, a second where the root has to be built. Raises SandboxError where `required_level` ("any",
     "rootless", "full") is not reached: nothing ever runs at a weaker level than asked, or without a jail.
     """
     if required_level not in ("any", *LEVELS):

@@ -39,6 +39,8 @@ class Launcher:
         if pid == 0:
             try:
                 self.become_jail(request, descriptors, parent)
+            except OSError as error:
+                os.write(descriptors[1], f"launcher: {error}".encode())
             finally:
                 os._exit(97)
         self.jails[identity] = pid
@@ -121,6 +123,8 @@ class Launcher:
             if not data:
                 return
             descriptors = array.array("i", b"".join(part for _, kind, part in ancillary if kind == socket.SCM_RIGHTS))
+            for descriptor in descriptors:
+                os.set_inheritable(descriptor, False)
             request = json.loads(data)
             if request["op"] == "bye":
                 return

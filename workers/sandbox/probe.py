@@ -76,7 +76,9 @@ def build_sandbox(mode: Mode, slots: int, slot_base: int, state_dir: Path | None
     if platform.system() != "Linux":
         raise SandboxError("the sandbox needs Linux", "Run SPADE on a Linux machine")
     hierarchy, why = _usable_hierarchy()
-    table = SlotTable(state_dir or state_dir_default(), slot_base, hierarchy)
+    # uids and cgroups belong to the whole machine, so their locks do too, whatever folder a run keeps its state in
+    locks = state_dir if state_dir and hierarchy is None and os.geteuid() != 0 else state_dir_default()
+    table = SlotTable(locks, slot_base, hierarchy)
     table.sweep()
     nsjail = find_nsjail()
     root = build_root(default_cache_dir())
