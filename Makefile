@@ -21,7 +21,7 @@ $(STAMP): requirements.lock pyproject.toml infra/local/jars.lock
 	$(BIN)/python -m pip install --quiet "uv==$(UV_VERSION)"
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --no-deps -r requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
-	@echo "fetching Apache Kafka's jars, compiling DeepSpeed's operator (up to 70 s, once), building the jail's root ..."
+	@echo "fetching Apache Kafka's jars, starting DeepSpeed once (up to a minute), building the jail's root ..."
 	$(BIN)/python -P -m infra.cli.prepare
 	touch $(STAMP)
 

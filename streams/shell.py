@@ -60,7 +60,7 @@ class StageShell:
         self._openings: set[asyncio.Task[None]] = set()
         self._dead_letters = 0
         self._recollection = Recollection(run, context.store_dsn)
-        self.app = make_app(f"spade-{stage.value}-{run.run_id}", context.broker, data_dir, self.held.commit_position)
+        self.app = make_app(f"spade-stream-{stage.value}-{run.run_id}", context.broker, data_dir, self.held.commit_position)
         self._channels = {topic: raw_topic(self.app, [topic]) for topic in Topic}
         self._register()
 

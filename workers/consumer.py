@@ -112,7 +112,7 @@ class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-py
     ) -> None:
         self._broker, self._run, self._stage, self._work, self._stop = context.broker, run, stage, work, stop
         self._consumer = make_consumer(
-            context.broker, f"spade-{stage.name}-{run.run_id}", (), max_poll_records=stage.prefetch, session_timeout_s=session_s
+            context.broker, f"spade-work-{stage.name}-{run.run_id}", (), max_poll_records=stage.prefetch, session_timeout_s=session_s
         )
         self._ledgers: dict[TopicPartition, Ledger[None]] = {}
         self._position: dict[TopicPartition, int] = {}  # next offset to commit

@@ -38,7 +38,6 @@ def diagnose(broker: str, store: str) -> Iterator[Finding]:
     yield _checked("broker", lambda: _broker(broker))
     yield _checked("store", lambda: _store(store))
     yield _checked("accelerator", _accelerator)
-    yield _checked("DeepSpeed operator", _operator)
     yield _machine()
 
 
@@ -117,13 +116,6 @@ def _accelerator() -> Finding:
     return Finding(
         "note", "accelerator", "none, models run on the CPU", "Nothing to do for the nano model; larger ones want a GPU"
     )
-
-
-def _operator() -> Finding:
-    from trainer.prepare import prepare_operator
-
-    made = prepare_operator()
-    return Finding("ok", "DeepSpeed operator", "compiled just now" if made else "compiled")
 
 
 def _machine() -> Finding:

@@ -1,27 +1,30 @@
 """The part of the install that is not packages: `python -m infra.cli.prepare`, called by `make install`. Can be repeated.
 
-Fetches Apache Kafka's jars and checks them and the Java runtime against the lock file, compiles DeepSpeed's operator, builds the
-jail's root. Each says what it did; what fails ends with one line and a non-zero code. The first two are needed by every run; a
-machine that can't jail still gets everything else, and the doctor says what is missing.
+Fetches Apache Kafka's jars and checks them and the Java runtime against the lock file, starts DeepSpeed once (Python
+compiles thousands of modules then), builds the jail's root. Each says what it did; what fails ends with one line and a non-zero
+code. A machine that can't jail still gets everything else, and the doctor says what is missing.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 
 from schemas.errors import SandboxError, SpadeError
 
 
 def prepare(say: Callable[[str], None]) -> None:
-    """Does all of it. Raises ArtifactError, StageTimeoutError."""
+    """Does all of it. Raises ArtifactError and what the training engine raises."""
     from infra.local.jars import ensure_jars, java
-    from trainer.prepare import prepare_operator
+    from trainer.prepare import prepare as start_deepspeed
     from workers.sandbox.root import build_root, default_cache_dir
 
     java()
     say(f"Kafka's jars: {ensure_jars()}")
-    say("DeepSpeed's operator: compiled now" if prepare_operator() else "DeepSpeed's operator: there already")
+    started = time.monotonic()
+    start_deepspeed()
+    say(f"DeepSpeed works here ({time.monotonic() - started:.0f} s)")
     try:
         say(f"the jail's root: {build_root(default_cache_dir())}")
     except SandboxError as error:

@@ -1,0 +1,244 @@
+"""The whole loop, as a user starts it: `spade run` on a tiny recipe with its own broker and store, real jail, real DeepSpeed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from infra.clickhouse import ClickHouseStore, connect
+from infra.kafka import make_consumer
+from infra.local.broker import LocalBroker
+from infra.local.store import LocalStore
+from infra.policystore import PolicyStore
+from infra.report import queries
+from schemas.codec import decode
+from schemas.common import Record, unpack_floats, unpack_ints
+from schemas.design import EnvProposed, EnvRejected, EnvValidated, SlotsClosed
+from schemas.rollout import RolloutFinished
+from schemas.run import RunFinished
+from schemas.score import EnvScored, GenerationClosed
+from schemas.settings import BrokerSettings
+from schemas.topics import Topic
+from schemas.train import BatchReady, PolicyPublished, StepFinished
+
+pytestmark = pytest.mark.integration
+LIMIT_S = 900
+STEPS = 4
+
+
+@dataclass
+class Finished:
+    """A finished run: its log, opened again, and its store."""
+
+    records: dict[Topic, list[Record]]
+    store: ClickHouseStore
+    run_id: str
+    folder: Path
+    output: str
+
+    def of(self, topic: Topic, kind: type[Record]) -> list[Record]:
+        found = self.records[topic]
+        assert all(type(record) is kind for record in found)
+        return found
+
+
+def read_everything(address: str) -> dict[Topic, list[Record]]:
+    """Every record of every topic, in log order within a partition."""
+    from kafka import TopicPartition
+
+    settings = BrokerSettings(address=address)
+    consumer = make_consumer(settings, None, ())
+    found: dict[Topic, list[Record]] = {topic: [] for topic in Topic}
+    try:
+        parts = [TopicPartition(topic.wire, number) for topic in Topic for number in consumer.partitions_for_topic(topic.wire)]
+        consumer.assign(parts)
+        consumer.seek_to_beginning(*parts)
+        ends = consumer.end_offsets(parts)
+        while any(consumer.position(part) < ends[part] for part in parts):
+            for part, messages in consumer.poll(timeout_ms=500).items():
+                topic = next(topic for topic in Topic if topic.wire == part.topic)
+                found[topic] += [decode(topic, message.value) for message in messages]
+    finally:
+        consumer.close()
+    return found
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
+    folder = tmp_path_factory.mktemp("tiny") / "run"
+    answer = subprocess.run(
+        [sys.executable, "-P", "-m", "infra.cli", "run", "tiny", "--dir", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    logs = "\n".join(f"{log.name}: {log.read_text()[-600:]}" for log in sorted((folder / "logs").glob("*.log")))
+    assert answer.returncode == 0, f"{answer.stdout}\n{answer.stderr}\n{logs}"
+    broker, store = LocalBroker.start(folder / "broker"), LocalStore.start(folder / "store")
+    try:
+        records = read_everything(broker.address)
+        client = connect(store.dsn)
+        yield Finished(records, client, records[Topic.RUN_STARTED][0].run_id, folder, answer.stdout)
+        client.close()
+    finally:
+        store.stop()
+        broker.stop()
+
+
+def test_every_stage_left_its_records(finished: Finished) -> None:
+    for topic in Topic:
+        if topic not in (
+            Topic.DEAD_LETTER,
+            Topic.EVAL_FINISHED,
+            Topic.ENV_REJECTED,
+            Topic.AUDIT_REQUESTED,
+            Topic.AUDIT_FINISHED,
+            Topic.RUN_ENDING,
+        ):
+            assert finished.records[topic], f"{topic.wire} is empty"
+    assert not finished.records[Topic.DEAD_LETTER]
+    assert all(record.run_id == finished.run_id for records in finished.records.values() for record in records)
+
+
+def test_steps_policies_and_generations_are_complete_and_in_order(finished: Finished) -> None:
+    steps = [record for record in finished.of(Topic.STEP_FINISHED, StepFinished) if isinstance(record, StepFinished)]
+    assert [step.step for step in steps] == list(range(len(steps)))
+    assert [step.step for step in steps if not step.drain] == list(range(STEPS))
+    policies = [record for record in finished.records[Topic.POLICY_PUBLISHED] if isinstance(record, PolicyPublished)]
+    assert [policy.version for policy in policies] == list(range(len(steps) + 1))
+    assert len({policy.digest for policy in policies}) > STEPS // 2
+    closed = [record for record in finished.records[Topic.GENERATION_CLOSED] if isinstance(record, GenerationClosed)]
+    assert [one.generation for one in closed] == list(range(STEPS))
+    last = finished.records[Topic.RUN_FINISHED][0]
+    assert isinstance(last, RunFinished)
+    assert (last.steps, last.final_version) == (STEPS, policies[-1].version)
+    assert last.agent_samples > 0
+    assert last.designer_samples > 0
+
+
+def test_weights_changed_and_the_last_policy_is_whole(finished: Finished) -> None:
+    from safetensors.numpy import load_file
+
+    policies = {
+        record.version: record for record in finished.records[Topic.POLICY_PUBLISHED] if isinstance(record, PolicyPublished)
+    }
+    store = PolicyStore(str(finished.folder / "policies"))
+    first, last = (load_file(store.fetch(policies[version]) / "model.safetensors") for version in (0, max(policies)))
+    assert first.keys() == last.keys()
+    moved = max(float(abs(first[name] - last[name]).max()) for name in first)
+    assert 0 < moved < 0.1
+
+
+def test_designs_are_judged_once_and_the_valid_ones_played(finished: Finished) -> None:
+    proposed = {record.env_id for record in finished.records[Topic.ENV_PROPOSED] if isinstance(record, EnvProposed)}
+    valid = {record.env_id for record in finished.records[Topic.ENV_VALIDATED] if isinstance(record, EnvValidated)}
+    refused = {record.env_id for record in finished.records[Topic.ENV_REJECTED] if isinstance(record, EnvRejected)}
+    assert len(proposed) == 8 * STEPS
+    assert valid | refused == proposed
+    assert not valid & refused
+    assert len(valid) > len(proposed) // 2
+    members = {
+        member.env_id
+        for record in finished.records[Topic.SLOTS_CLOSED]
+        if isinstance(record, SlotsClosed)
+        for member in record.members
+    }
+    plays = [record for record in finished.records[Topic.ROLLOUT_FINISHED] if isinstance(record, RolloutFinished)]
+    assert members <= valid
+    assert {play.env_id for play in plays} == members
+    assert len(plays) == len({play.play_id for play in plays}) == 4 * len(members)
+    assert not [play.lost for play in plays if play.lost]
+    assert any(play.won for play in plays)
+
+
+def test_both_arms_played_the_same_seeds(finished: Finished) -> None:
+    seeds: dict[str, dict[str, list[int]]] = {}
+    for play in finished.records[Topic.ROLLOUT_FINISHED]:
+        assert isinstance(play, RolloutFinished)
+        seeds.setdefault(play.env_id, {}).setdefault(play.arm, []).append(play.env_seed)
+    for arms in seeds.values():
+        assert sorted(arms["plain"]) == sorted(arms["hint"])
+    scored = [record for record in finished.records[Topic.ENV_SCORED] if isinstance(record, EnvScored)]
+    assert {record.env_id for record in scored} == set(seeds)
+    assert all(record.pairs == 2 for record in scored)
+
+
+def test_episodes_hold_every_token_the_policy_saw(finished: Finished) -> None:
+    for play in finished.records[Topic.ROLLOUT_FINISHED]:
+        assert isinstance(play, RolloutFinished)
+        tokens, logprobs = unpack_ints(play.tokens), unpack_floats(play.logprobs)
+        sampled = {place for span in play.spans for place in range(span.start, span.end)}
+        assert len(tokens) == len(logprobs)
+        assert sampled
+        assert max(sampled) < len(tokens)
+        assert all(logprob <= 1e-6 for logprob in logprobs)
+        assert all(logprobs[place] == 0 for place in range(len(tokens)) if place not in sampled)
+        assert all(span.policy_version == max(0, play.step - 1) for span in play.spans)
+
+
+def test_sampler_and_trainer_agree_on_log_probabilities(finished: Finished) -> None:
+    # Steps 0 and 1 are sampled by versions 0 and 0; step 0 trains version 0: lag 0, so the two sides computed the same numbers.
+    first = finished.records[Topic.STEP_FINISHED][0]
+    assert isinstance(first, StepFinished)
+    agent = first.roles["agent"]
+    assert agent.samples > 0
+    assert agent.lag_max == 0
+    assert 0 <= agent.logratio_max < 1e-3
+    assert agent.ess > 0.999
+    later = [
+        record.roles["agent"].lag_max
+        for record in finished.records[Topic.STEP_FINISHED][1:STEPS]
+        if isinstance(record, StepFinished)
+    ]
+    assert later == [1] * (STEPS - 1)
+
+
+def test_what_was_trained_is_what_the_batches_named(finished: Finished) -> None:
+    batches = [record for record in finished.records[Topic.BATCH_READY] if isinstance(record, BatchReady)]
+    steps = [record for record in finished.records[Topic.STEP_FINISHED] if isinstance(record, StepFinished)]
+    assert [sorted(step.trained) for step in steps] == [sorted(one.sample_id for one in batch.samples) for batch in batches]
+    trained = [sample for step in steps for sample in step.trained]
+    assert len(trained) == len(set(trained))
+
+
+@pytest.mark.parametrize(
+    ("table", "topics"),
+    [
+        ("designs", (Topic.ENV_PROPOSED,)),
+        ("verdicts", (Topic.ENV_VALIDATED, Topic.ENV_REJECTED)),
+        ("episodes", (Topic.ROLLOUT_FINISHED,)),
+        ("scores", (Topic.ENV_SCORED,)),
+        ("generations", (Topic.GENERATION_CLOSED,)),
+        ("batches", (Topic.BATCH_READY,)),
+        ("steps", (Topic.STEP_FINISHED,)),
+        ("policies", (Topic.POLICY_PUBLISHED,)),
+    ],
+)
+def test_store_holds_each_record_once(finished: Finished, table: str, topics: tuple[Topic, ...]) -> None:
+    rows = finished.store.query(f"SELECT count() AS n, uniqExact(event_id) AS ids FROM {table} FINAL")
+    expected = len({record.event_id for topic in topics for record in finished.records[topic]})
+    assert (rows[0]["n"], rows[0]["ids"]) == (expected, expected)
+    assert expected > 0
+
+
+def test_report_reads_the_run_from_the_store(finished: Finished) -> None:
+    facts = queries.read_run(finished.store, finished.run_id)
+    assert [row.generation for row in facts.generations] == list(range(STEPS))
+    assert all(row.seconds.keys() >= {"design", "gate", "play"} for row in facts.generations)
+    assert len(facts.steps) == len(finished.records[Topic.STEP_FINISHED])
+    assert facts.examples
+    assert facts.episode is not None
+    assert facts.episode.turns
+
+
+def test_nothing_of_the_run_is_left(finished: Finished) -> None:
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    ours = [line for line in listed.splitlines() if str(finished.folder) in line]
+    assert all("kafka.Kafka" in line or "store_server" in line for line in ours), ours
+    assert finished.run_id in finished.output

@@ -1,0 +1,241 @@
+"""The command line without services: help, bad input, exit codes, what is looked at before a run starts."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from infra.cli import options, preflight
+from infra.cli.app import app, run_app
+from infra.cli.interrupts import cleanup, stoppable, undisturbed
+from infra.cli.launch import process_specs
+from infra.cli.local import write_private
+from infra.cli.progress import describe
+from infra.cli.runs import new_folder
+from infra.cli.stages import child_environment
+from schemas.design import SlotsClosed
+from schemas.errors import (
+    BrokerError,
+    CorpusError,
+    DiskFullError,
+    ModelError,
+    SandboxError,
+    SettingsError,
+    StoreError,
+)
+from schemas.settings import BrokerSettings, ProcessContext
+from schemas.train import RoleStats, StepFinished
+
+COMMANDS = [[command.name] for command in app.registered_commands] + [["nano", "build"]]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees what `spade up` of this machine's user started, or an address from the environment."""
+    monkeypatch.setenv("SPADE_STATE", str(tmp_path / "state"))
+    for name in ("SPADE_BROKER", "SPADE_STORE", "SPADE_RUN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("command", [[], *COMMANDS], ids=lambda command: " ".join(map(str, command)) or "spade")
+def test_help_shows_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app([*command, "--help"]) == 0
+    assert f"Example: {' '.join(['spade', *command])}" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["run", "nowhere.toml"], 2, "recipe nowhere.toml does not exist"),
+        (["run", "tiny", "--set", "schedule.stepz=3"], 2, "schedule.stepz: unknown key"),
+        (["run", "tiny", "--set", "model.path=/no/such/model"], 2, "model.path: folder /no/such/model does not exist"),
+        (["topics"], 3, "no broker is named and none is up"),
+        (["migrate"], 3, "no store is named and none is up"),
+        (["topics", "--broker", "missing.toml"], 2, "broker file missing.toml can't be read"),
+        (["migrate", "--store", "http://somewhere"], 2, "the store's address is not of the form clickhouse://"),
+        (["work", "memory"], 3, "no broker is named"),
+        (["status"], 3, "no broker is named"),
+    ],
+)
+def test_bad_input_is_one_line_with_cause_and_fix(
+    arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    extra = ["--dir", str(tmp_path / "run")] if arguments[0] == "run" else []
+    assert run_app([*arguments, *extra]) == code
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert message in error
+    assert ". " in error.removeprefix("error: ")
+    assert not (tmp_path / "run").exists()
+
+
+def test_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["run", "tiny", "--colour", "blue"]) == 2
+    assert "colour" in capsys.readouterr().err
+
+
+def test_broker_file_holds_what_an_address_can_not(tmp_path: Path) -> None:
+    file = tmp_path / "kafka.toml"
+    file.write_text('address = "a:1,b:2"\nsecurity_protocol = "SASL_SSL"\nusername = "u"\npassword_file = "/secret"\n')
+    settings = options.require_broker(str(file))
+    assert (settings.address, settings.security_protocol, settings.password_file) == ("a:1,b:2", "SASL_SSL", "/secret")
+    file.write_text('adress = "a:1"\n')
+    with pytest.raises(SettingsError, match="adress"):
+        options.require_broker(str(file))
+
+
+def test_state_of_up_is_used_unless_an_address_is_given(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    write_private(state / "up.json", json.dumps({"broker": "127.0.0.1:7", "store": "clickhouse://s@127.0.0.1:8/spade"}))
+    assert stat.S_IMODE((state / "up.json").stat().st_mode) == 0o600
+    assert options.require_broker("").address == "127.0.0.1:7"
+    assert options.require_broker("other:9").address == "other:9"
+    assert options.require_store("") == "clickhouse://s@127.0.0.1:8/spade"
+    (state / "up.json").write_text("{")
+    with pytest.raises(SettingsError, match="damaged"):
+        options.require_broker("")
+
+
+def test_nothing_named_and_nothing_up_says_how_to_get_one() -> None:
+    with pytest.raises(BrokerError, match="spade up"):
+        options.require_broker("")
+    with pytest.raises(StoreError, match="spade up"):
+        options.require_store("")
+
+
+def test_child_gets_its_addresses_by_environment_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = BrokerSettings(address="k:1", security_protocol="SASL_SSL", username='we"ird', password_file="/secret", timeout_s=7)
+    context = ProcessContext(broker=broker, store_dsn="clickhouse://s@h:1/d", run_id="run-1", state_dir=str(tmp_path))
+    for name, value in child_environment(context).items():
+        monkeypatch.setenv(name, value)
+    assert options.require_broker(os.environ["SPADE_BROKER"]) == broker
+    assert os.environ["SPADE_STORE"] == context.store_dsn
+
+
+def test_run_never_overwrites_another(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    assert new_folder(str(tmp_path / "old"), "x") == tmp_path / "old"
+    (tmp_path / "old" / "weights").touch()
+    with pytest.raises(SettingsError, match="not an empty folder"):
+        new_folder(str(tmp_path / "old"), "x")
+
+
+def test_processes_follow_the_recipe() -> None:
+    recipe = options.read_recipe("tiny", ["processes.rollout_workers=2", "processes.design_workers=0"])
+    names = [spec.name for spec in process_specs(recipe)]
+    assert len(set(names)) == len(names)
+    streams = {f"stream-{stage}-0" for stage in ("design", "rollout", "score", "batch")}
+    assert set(names) == streams | {"train", "work-validate-0", "work-rollout-0", "work-rollout-1", "work-memory-0"}
+
+
+def test_incomplete_model_folder_names_the_file(tmp_path: Path) -> None:
+    recipe = options.read_recipe("tiny", [f"model.path={tmp_path}"])
+    with pytest.raises(ModelError, match=r"has no config\.json"):
+        preflight.check_model(recipe)
+    (tmp_path / "config.json").write_text('{"auto_map": {"AutoModel": "evil.py"}}')
+    for name in ("model.safetensors", "tokenizer.json"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(ModelError, match="auto_map"):
+        preflight.check_model(recipe)
+    (tmp_path / "config.json").write_text("{}")
+    assert preflight.check_model(recipe) == tmp_path
+
+
+def test_corpus_file_that_is_no_text_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "good.md").write_text("# Title\nsome words\n")
+    (tmp_path / "picture.md").write_bytes(b"\x89PNG\xff\xfe\x00")
+    with pytest.raises(CorpusError, match=r"picture\.md"):
+        preflight.check_corpus(options.read_recipe("tiny", [f"corpus.path={tmp_path}"]))
+    (tmp_path / "picture.md").unlink()
+    assert preflight.check_corpus(options.read_recipe("tiny", [f"corpus.path={tmp_path}"])) == 1
+
+
+def test_disk_without_room_is_told_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    preflight.check_disk(tmp_path / "run", tmp_path)
+    monkeypatch.setattr(preflight, "LEAST_FREE_BYTES", 2**60)
+    with pytest.raises(DiskFullError, match=r"MiB free.*--dir"):
+        preflight.check_disk(tmp_path / "run", tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match="can't be made"):
+        preflight.check_disk(tmp_path / "file" / "run", tmp_path)
+
+
+def test_recipe_that_asks_for_a_stronger_sandbox_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = importlib.import_module("workers.sandbox.probe")
+    report = probe.SandboxReport("rootless", "not run by root", "Run as root", "/nsjail", 2)
+    monkeypatch.setattr(probe, "probe", lambda: report)
+    assert preflight.check_sandbox(options.read_recipe("tiny")) == "rootless"
+    with pytest.raises(SandboxError, match=r"full is asked for, this machine reaches rootless: not run by root\. Run as root"):
+        preflight.check_sandbox(options.read_recipe("tiny", ["sandbox.level=full"]))
+
+
+def test_progress_lines_tell_the_numbers() -> None:
+    closed = SlotsClosed(
+        run_id="r",
+        event_id="e",
+        generation=3,
+        policy_version=1,
+        members=[],
+        proposed=32,
+        rejected_by_rule={"witness": 2, "parse": 1},
+    )
+    assert describe(closed) == "generation 3   designed: 0 of 32 valid (refused: parse 1, witness 2)"
+    step = StepFinished(
+        run_id="r", event_id="e", step=7, drain=False, roles={"agent": RoleStats(samples=400, ess=0.9, lag_max=1)}
+    )
+    assert "agent 400 samples (ESS 0.90, lag 1); policy 8 published" in describe(step)
+    skipped = StepFinished(run_id="r", event_id="e", step=7, drain=False, skipped="loss is not finite")
+    assert describe(skipped) == "step 7   no update (loss is not finite)"
+
+
+def test_signal_in_an_undisturbed_section_is_kept_until_its_end() -> None:
+    reached = []
+
+    def interrupted() -> None:
+        with stoppable(), undisturbed():
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)
+            reached.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert reached == [True]
+
+
+def test_signal_during_cleanup_is_ignored() -> None:
+    with stoppable():
+        with cleanup():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+        assert threading.current_thread() is threading.main_thread()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_a_waiting_command_with_130(number: signal.Signals, tmp_path: Path) -> None:
+    code = (
+        "import sys, typer; from infra.cli import app as a; from infra.cli.interrupts import stoppable\n"
+        "import time\n"
+        "def wait() -> None:\n"
+        "    with stoppable():\n"
+        "        print('ready', flush=True); time.sleep(60)\n"
+        "a.app.command('wait')(wait)\n"
+        "sys.exit(a.run_app(['wait']))\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=tmp_path)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"ready\n"
+    child.send_signal(number)
+    assert child.wait(timeout=20) == 130
+    child.stdout.close()
