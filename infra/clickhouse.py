@@ -7,6 +7,7 @@ design stage. Calls block up to the timeout and raise StoreError (unreachable, r
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,11 @@ from typing import Any, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from schemas.errors import DiskFullError, SettingsError, StoreError
+
+
+class StoreAwayError(StoreError):
+    """The store did not answer: worth another try, unlike a statement that it refused."""
+
 
 Row = dict[str, Any]
 TIMEOUT_S = 60.0
@@ -143,6 +149,7 @@ class ClickHouseStore:
             if self._async_client is None:
                 import clickhouse_connect
 
+                _quieten()
                 self._async_client = await clickhouse_connect.get_async_client(**self._options())
             answer = await self._async_client.query(sql, parameters=dict(params or {}))
             return list(answer.named_results())
@@ -163,6 +170,7 @@ class ClickHouseStore:
         if self._client is None:
             import clickhouse_connect
 
+            _quieten()
             self._client = clickhouse_connect.get_client(**self._options())
         return self._client
 
@@ -181,6 +189,12 @@ class ClickHouseStore:
             "autogenerate_session_id": False,  # no session: calls from several threads and tasks may run at once
             "compress": False,  # on loopback it costs more than it saves
         }
+
+
+def _quieten() -> None:
+    # The boundary error says in one line what these say in several.
+    for name in ("clickhouse_connect", "urllib3.connectionpool"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 class _boundary:  # noqa: N801  (reads as a statement: with _boundary(address))
@@ -213,8 +227,25 @@ def store_error(address: StoreAddress, problem: Exception) -> StoreError | DiskF
         )
     if code in (UNKNOWN_DATABASE, UNKNOWN_TABLE):
         return StoreError(f"store {address.shown} lacks our tables ({text[:200]})", "Run `spade migrate` once")
-    if code is not None:
+    if not _away(problem):
         return StoreError(f"store {address.shown} refused a statement: {text[:500]}")
-    return StoreError(
-        f"can't reach store {address.shown} ({text[:200]})", "Start it (`spade up` for a local one) or name another with --store"
+    return StoreAwayError(
+        f"can't reach store {address.shown} ({_root_cause(problem)})",
+        "Start it (`spade up` for a local one) or name another with --store",
     )
+
+
+def _away(problem: BaseException) -> bool:
+    from clickhouse_connect.driver.exceptions import OperationalError
+
+    return isinstance(problem, OSError | OperationalError)
+
+
+def _root_cause(problem: BaseException) -> str:
+    """The operating system's word for it where there is one, else the client's first words."""
+    seen: BaseException | None = problem
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.strerror:
+            return seen.strerror
+        seen = seen.__cause__ or seen.__context__
+    return " ".join(str(problem).split())[:160]

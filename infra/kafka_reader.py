@@ -135,6 +135,7 @@ class RecordFetcher:
 
     def _read(self, consumer: KafkaConsumer, wanted: Mapping[TopicPartition, dict[int, Reference]]) -> dict[str, Record]:
         consumer.assign(list(wanted))
+        consumer.resume(*wanted)  # an earlier fetch paused what it had read
         first, ends = consumer.beginning_offsets(list(wanted)), consumer.end_offsets(list(wanted))
         for part, offsets in wanted.items():
             for offset, reference in offsets.items():

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
 
+import msgspec
 import pytest
 
 from infra.local.broker import LocalBroker
 from infra.local.store import LocalStore
 from infra.migrate import migrate
 from infra.topics import create_topics
+from schemas.common import Record
 from schemas.settings import BrokerSettings
+from schemas.topics import Topic
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Reasoned exceptions to "warnings are errors"."""
+    # kafka-python leaves the sockets of refused connection attempts to the garbage collector: seen while a test's broker is down
+    config.addinivalue_line(
+        "filterwarnings", r"ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +61,25 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStore]:
 def run_id() -> str:
     """A run that no other test uses."""
     return f"run-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def one_of_each() -> Callable[[str], list[tuple[Topic, Record]]]:
+    """A record of every topic for a run, every field filled by its type, also fields that are added later."""
+    return lambda run: [(topic, filled(topic.record, run_id=run, event_id=f"{topic.wire}-1", created_at=1.5)) for topic in Topic]
+
+
+def filled(kind: Any, name: str = "", **given: Any) -> Any:
+    """A value of a record's field type that is not its default."""
+    if get_origin(kind) is list:
+        return [filled(get_args(kind)[0], name)]
+    if get_origin(kind) is dict:
+        return {"agent": filled(get_args(kind)[1], name)}
+    if type(None) in get_args(kind):
+        return filled(get_args(kind)[0], name)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        hints = get_type_hints(kind)
+        own: dict[str, Any] = {"schema_version": 1, "role": "agent", "arm": "plain"}
+        values = {field: filled(hints[field], field) for field in kind.__struct_fields__}
+        return kind(**(values | {key: value for key, value in (own | given).items() if key in values}))
+    return {str: name, int: 3, float: 0.25, bool: True, bytes: bytes(8)}[kind]

@@ -23,7 +23,8 @@ from schemas.errors import BrokerError, DiskFullError
 TEMPLATE = Path(__file__).with_name("server.properties")
 LOG4J = Path(__file__).with_name("log4j2.properties")
 READY = b"Kafka Server started"
-READY_LIMIT_S = 90.0
+READY_LIMIT_S = 180.0  # 3 s on an idle machine
+FORMAT_LIMIT_S = 180.0
 LEAST_FREE_BYTES = 256 * 1024 * 1024
 # One garbage collector thread and the quick compiler only: on two cores start-up and idle cost matter more than peak speed.
 JVM_OPTIONS = (
@@ -148,15 +149,21 @@ class LocalBroker:
 
     def _format(self, runtime: Path, jars: Path, config: Path) -> None:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A", 1)
-        answer = subprocess.run(
-            [*_java(runtime, jars, "kafka.tools.StorageTool"), "format", "-t", cluster, "-c", str(config)],
-            capture_output=True,
-            text=True,
-            timeout=READY_LIMIT_S,
-            check=False,
-        )
+        try:
+            answer = subprocess.run(
+                [*_java(runtime, jars, "kafka.tools.StorageTool"), "format", "-t", cluster, "-c", str(config)],
+                capture_output=True,
+                text=True,
+                timeout=FORMAT_LIMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as problem:
+            raise BrokerError(
+                f"Kafka did not format {self.data_dir} within {FORMAT_LIMIT_S:.0f} s", "See what else keeps this machine busy"
+            ) from problem
         if answer.returncode != 0:
-            said = " | ".join((answer.stdout + answer.stderr).split("\n")[-6:])
+            lines = (answer.stdout + answer.stderr).splitlines()
+            said = " | ".join(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("at "))[-600:]
             raise BrokerError(f"Kafka can't format {self.data_dir}: {said}", "Remove the folder, or name another one")
 
     def _wait_ready(self, start: int) -> None:

@@ -1,0 +1,130 @@
+"""Readers and producers over the real broker: by run, by reference, too large, without a topic."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+from kafka import KafkaProducer
+
+from infra.kafka import ControlReader, RecordFetcher, fetch, make_consumer, make_producer, partition_of, unit_partition
+from infra.topics import create_topics
+from schemas.common import Reference
+from schemas.errors import BrokerError, RecordError, ReferenceGoneError, SettingsError
+from schemas.run import DeadLetter, RunEnding
+from schemas.settings import BrokerSettings
+from schemas.topics import MAX_MESSAGE_BYTES, PARTITIONS, Topic
+
+pytestmark = pytest.mark.integration
+
+
+def ending(run: str, number: int) -> RunEnding:
+    return RunEnding(run_id=run, event_id=f"{run}-{number}", last_generation=number, cause="")
+
+
+def letter(run: str, size: int) -> DeadLetter:
+    return DeadLetter(run_id=run, event_id=f"{run}-letter", origin_topic="t", partition=0, offset=0, reason="", data=bytes(size))
+
+
+def test_topics_are_made_once_and_another_partition_count_is_refused(broker_settings: BrokerSettings) -> None:
+    assert create_topics(broker_settings) == []
+    with pytest.raises(BrokerError, match=r"has 12 partitions, the run wants 5.*partitions = 12"):
+        create_topics(broker_settings, partitions=5)
+
+
+def test_a_run_reads_its_own_records_in_order_from_the_start(broker_settings: BrokerSettings, run_id: str) -> None:
+    other = next(
+        name
+        for name in (uuid.uuid4().hex for _ in range(1000))
+        if partition_of(name.encode(), PARTITIONS) == partition_of(run_id.encode(), PARTITIONS)
+    )
+    with make_producer(broker_settings) as producer:
+        for number in range(5):
+            producer.send_all([(Topic.RUN_ENDING, ending(run_id, number)), (Topic.RUN_ENDING, ending(other, number))])
+        with ControlReader(broker_settings, [Topic.RUN_ENDING, Topic.RUN_STARTED], run_id) as reader:
+            first = reader.catch_up()
+            assert [record.event_id for _, _, _, record in first] == [f"{run_id}-{number}" for number in range(5)]
+            assert {partition for _, partition, _, _ in first} == {partition_of(run_id.encode(), PARTITIONS)}
+            producer.send_all([(Topic.RUN_ENDING, ending(run_id, 5))])
+            assert [record.event_id for _, _, _, record in reader.catch_up()] == [f"{run_id}-5"]
+
+
+def test_bytes_that_are_no_record_are_counted_and_passed_by(broker_settings: BrokerSettings, run_id: str) -> None:
+    raw = KafkaProducer(bootstrap_servers=broker_settings.address)
+    raw.send(Topic.RUN_ENDING.wire, value=b"no record", key=run_id.encode()).get(timeout=30)
+    raw.close()
+    with make_producer(broker_settings) as producer:
+        producer.send_all([(Topic.RUN_ENDING, ending(run_id, 1))])
+    with ControlReader(broker_settings, [Topic.RUN_ENDING], run_id) as reader:
+        assert [record.event_id for _, _, _, record in reader.catch_up()] == [f"{run_id}-1"]
+        assert reader.bad >= 1
+
+
+def test_records_are_fetched_by_reference_whatever_lies_between(broker_settings: BrokerSettings, run_id: str) -> None:
+    with make_producer(broker_settings) as producer:
+        pairs = [(Topic.RUN_ENDING, ending(f"{run_id}-{number % 7}", number)) for number in range(2000)]
+        references = producer.send_all(pairs)
+    wanted = [references[number] for number in (1999, 3, 1000, 1001, 4)]
+    fetcher = RecordFetcher(broker_settings)
+    for _ in range(2):
+        found = fetcher.fetch(wanted)
+        assert sorted(found) == sorted(reference.id for reference in wanted)
+        assert all(found[reference.id].event_id == reference.id for reference in wanted)
+    fetcher.close()
+
+
+def test_a_reference_beyond_the_log_or_to_another_record_is_gone(broker_settings: BrokerSettings, run_id: str) -> None:
+    with make_producer(broker_settings) as producer:
+        (reference,) = producer.send_all([(Topic.RUN_ENDING, ending(run_id, 0))])
+    beyond = Reference(topic=reference.topic, partition=reference.partition, offset=10**9, id="x")
+    with pytest.raises(ReferenceGoneError, match="no longer holds x: the log holds offsets"):
+        fetch(broker_settings, [beyond])
+    other = Reference(topic=reference.topic, partition=reference.partition, offset=reference.offset, id="y")
+    with pytest.raises(ReferenceGoneError, match=f"no longer holds y: {run_id}-0 stands there"):
+        fetch(broker_settings, [other])
+
+
+def test_the_largest_record_passes_and_a_larger_one_is_refused(broker_settings: BrokerSettings, run_id: str) -> None:
+    with make_producer(broker_settings) as producer:
+        largest = letter(run_id, MAX_MESSAGE_BYTES - 1024)
+        (reference,) = producer.send_all([(Topic.DEAD_LETTER, largest)])
+        assert fetch(broker_settings, [reference]) == {largest.event_id: largest}
+        with pytest.raises(RecordError, match="at most 8388608"):
+            producer.send(Topic.DEAD_LETTER, letter(run_id, MAX_MESSAGE_BYTES))
+
+
+def test_units_go_to_partitions_in_order_and_spread() -> None:
+    assert [unit_partition(unit, 4, 12) for unit in range(4)] == [0, 3, 6, 9]
+    assert [unit_partition(unit, 24, 12) for unit in range(24)] == [unit // 2 for unit in range(24)]
+
+
+def test_a_unit_stands_in_the_partition_that_was_named(broker_settings: BrokerSettings, run_id: str) -> None:
+    with make_producer(broker_settings) as producer:
+        sent = producer.send(Topic.RUN_ENDING, ending(run_id, 0), partition=7)
+        producer.flush()
+        assert sent.result().partition == 7
+
+
+def test_a_group_starts_at_the_beginning_and_goes_on_behind_its_commit(broker_settings: BrokerSettings, run_id: str) -> None:
+    with make_producer(broker_settings) as producer:
+        producer.send_all([(Topic.RUN_ENDING, ending(run_id, 0))])
+        seen: list[set[str]] = []
+        for number in range(2):
+            consumer = make_consumer(broker_settings, f"group-{run_id}", [Topic.RUN_ENDING], session_timeout_s=6)
+            values: set[bytes] = set()
+            for _ in range(40):
+                values |= {message.value for batch in consumer.poll(timeout_ms=250).values() for message in batch}
+                if any(f"{run_id}-{number}".encode() in value for value in values):
+                    break
+            consumer.commit()
+            consumer.close()
+            seen.append({name for name in (f"{run_id}-0", f"{run_id}-1") if any(name.encode() in value for value in values)})
+            producer.send_all([(Topic.RUN_ENDING, ending(run_id, 1))])
+    assert seen == [{f"{run_id}-0"}, {f"{run_id}-1"}]
+
+
+def test_a_password_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    settings = BrokerSettings(address="127.0.0.1:1", security_protocol="SASL_PLAINTEXT", password_file=str(tmp_path / "none"))
+    with pytest.raises(SettingsError, match=r"password file .*none.* can't be read"):
+        make_producer(settings)

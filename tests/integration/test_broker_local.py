@@ -1,0 +1,121 @@
+"""The local broker is Kafka itself: durable under kill -9, honest about ports and folders, gone when its owner is gone."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections import namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.kafka import ControlReader, check_broker, fetch, make_producer
+from infra.local import broker as broker_module
+from infra.local.broker import LocalBroker
+from infra.local.processes import born_at
+from infra.topics import create_topics
+from schemas.errors import BrokerError, DiskFullError, PortInUseError
+from schemas.run import RunEnding
+from schemas.settings import BrokerSettings
+from schemas.topics import Topic
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """A broker that this module may kill."""
+    local = LocalBroker.start(tmp_path_factory.mktemp("own"))
+    yield local
+    local.stop()
+
+
+def ending(number: int) -> RunEnding:
+    return RunEnding(run_id="r", event_id=f"e{number}", last_generation=number, cause="")
+
+
+def test_no_acknowledged_record_is_lost_or_doubled_by_kill_9(own_broker: LocalBroker) -> None:
+    settings = BrokerSettings(address=own_broker.address)
+    create_topics(settings)
+    producer = make_producer(settings)
+    references = producer.send_all([(Topic.RUN_ENDING, ending(number)) for number in range(200)])
+    killed = own_broker.pid
+    own_broker.kill()
+    underway = [producer.send(Topic.RUN_ENDING, ending(number)) for number in range(200, 250)]  # while it is away
+    own_broker.restart()
+    assert own_broker.pid != killed
+    references += [sent.result() for sent in underway]
+    producer.close()
+    with ControlReader(settings, [Topic.RUN_ENDING], "r") as reader:
+        numbers = [record.last_generation for _, _, _, record in reader.catch_up() if isinstance(record, RunEnding)]
+    assert numbers == list(range(250))
+    assert len(fetch(settings, references)) == 250
+
+
+def test_a_second_broker_on_the_same_folder_is_refused(own_broker: LocalBroker) -> None:
+    with pytest.raises(BrokerError, match=f"process {own_broker.pid}.*already serves"):
+        LocalBroker.start(own_broker.data_dir)
+    found = LocalBroker.attach(own_broker.data_dir)
+    assert found is not None
+    assert found.address == own_broker.address
+
+
+def test_a_port_in_use_is_named_with_its_number(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortInUseError, match=f"port {port} on 127.0.0.1 is taken, the broker"):
+            LocalBroker.start(tmp_path, port=port)
+
+
+def test_properties_that_kafka_refuses_end_in_its_own_last_words(tmp_path: Path) -> None:
+    with pytest.raises(BrokerError, match=r"can't format .*process.roles"):
+        LocalBroker.start(tmp_path, properties="node.id=1\nprocess.roles=juggler\n")
+
+
+def test_a_full_disk_is_said_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 99, 1))
+    with pytest.raises(DiskFullError, match=r"0 MiB free, the broker needs 256"):
+        LocalBroker.start(tmp_path)
+
+
+def test_a_broker_that_is_not_there_is_named_within_the_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with pytest.raises(BrokerError, match=f"can't reach broker 127.0.0.1:{port}.*spade up"):
+        check_broker(BrokerSettings(address=f"127.0.0.1:{port}"), timeout_s=1)
+
+
+def test_an_unready_broker_is_given_up_at_the_deadline_and_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_module, "READY", b"words that Kafka never prints")
+    monkeypatch.setattr(broker_module, "READY_LIMIT_S", 4.0)
+    with pytest.raises(BrokerError, match=r"was not ready after 4 s; its log ends: .*The whole log is"):
+        LocalBroker.start(tmp_path)
+    assert LocalBroker.attach(tmp_path) is None
+
+
+def test_the_broker_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
+    script = (
+        "import pathlib, sys, time\n"
+        "from infra.local.broker import LocalBroker\n"
+        f"broker = LocalBroker.start(pathlib.Path({str(tmp_path)!r}))\n"
+        "print(broker.pid, flush=True)\n"
+        "time.sleep(120)\n"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    pid = int(owner.stdout.readline())
+    assert born_at(pid)
+    owner.kill()
+    owner.wait(10)
+    owner.stdout.close()
+    end = time.monotonic() + 10
+    while born_at(pid) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not born_at(pid)

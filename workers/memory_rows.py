@@ -1,0 +1,271 @@
+"""What each record becomes in the store: the columns of infra/migrations, by name. Pure; called by the memory sink.
+
+Tokens and log-probabilities stay in the log; everything a person or the design stage may ask for later goes into a row.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from schemas.common import Record, Span
+from schemas.design import DesignRequested, EnvProposed, EnvRejected, EnvValidated, SlotsClosed
+from schemas.rollout import HINTED, PLAIN, AuditFinished, AuditRequested, RolloutFinished, RolloutRequested
+from schemas.run import DeadLetter, RunEnding, RunFinished, RunStarted
+from schemas.score import EnvScored, GenerationClosed
+from schemas.topics import Topic
+from schemas.train import AGENT, DESIGNER, BatchReady, EvalFinished, PolicyPublished, RoleStats, StepFinished
+
+Row = dict[str, Any]
+TableRow = tuple[str, Row]
+R = TypeVar("R", bound=Record)
+LAST_VERSION = 2**64 - 1
+TOKEN_BYTES = 4
+
+# A topic's table; where a record fills two, the one that says that it is whole comes last, and its rows are inserted last.
+TABLES: dict[Topic, tuple[str, ...]] = {
+    Topic.RUN_STARTED: ("runs",),
+    Topic.RUN_ENDING: ("runs",),
+    Topic.RUN_FINISHED: ("runs",),
+    Topic.DESIGN_REQUESTED: ("requests",),
+    Topic.ENV_PROPOSED: ("designs",),
+    Topic.ENV_VALIDATED: ("verdicts",),
+    Topic.ENV_REJECTED: ("verdicts",),
+    Topic.SLOTS_CLOSED: ("slots_closed",),
+    Topic.ROLLOUT_REQUESTED: ("requests",),
+    Topic.ROLLOUT_FINISHED: ("episodes",),
+    Topic.AUDIT_REQUESTED: ("audits",),
+    Topic.AUDIT_FINISHED: ("audits",),
+    Topic.ENV_SCORED: ("scores",),
+    Topic.GENERATION_CLOSED: ("rewards", "generations"),
+    Topic.BATCH_READY: ("batches",),
+    Topic.STEP_FINISHED: ("steps",),
+    Topic.POLICY_PUBLISHED: ("policies",),
+    Topic.EVAL_FINISHED: ("evaluations",),
+    Topic.DEAD_LETTER: ("dead_letters",),
+}
+
+
+def rows_of(topic: Topic, record: Record, partition: int, offset: int) -> list[TableRow]:
+    """(table, row) for every row that the record at this place in the log becomes."""
+    common: Row = {
+        "run_id": record.run_id,
+        "event_id": record.event_id,
+        "causation_id": record.causation_id,
+        "created_at": datetime.datetime.fromtimestamp(record.created_at, datetime.UTC),
+        "_topic": topic.wire,
+        "_partition": partition,
+        "_offset": offset,
+        "_version": LAST_VERSION - offset,
+    }
+    return [(table, {**common, **row}) for table, row in _MAPPERS[type(record)](record)]
+
+
+def _named(record: Record, *left_out: str) -> Row:
+    """The record's own fields, for those whose columns bear the same names."""
+    dropped = {*Record.__struct_fields__, *left_out}
+    return {name: getattr(record, name) for name in record.__struct_fields__ if name not in dropped}
+
+
+def _run_event(record: RunStarted | RunEnding | RunFinished) -> list[TableRow]:
+    event = {RunStarted: "started", RunEnding: "ending", RunFinished: "finished"}[type(record)]
+    row: Row = {
+        "event": event,
+        "recipe_name": "",
+        "recipe_json": "",
+        "seed": 0,
+        "steps": 0,
+        "dialect": "",
+        "code_digest": "",
+        "corpus_digest": "",
+        "tokenizer_digest": "",
+        "policy_place": "",
+        "last_generation": -1,
+        "drain_steps": 0,
+        "final_version": -1,
+        "final_digest": "",
+        "agent_samples": 0,
+        "designer_samples": 0,
+        "cause": "",
+    }
+    own = _named(record)
+    return [("runs", {**row, **{name: value for name, value in own.items() if name in row}})]
+
+
+def _design_requested(record: DesignRequested) -> list[TableRow]:
+    return [_request("design", record, -1, record.design_attempt, [slot.env_id for slot in record.slots], len(record.slots))]
+
+
+def _rollout_requested(record: RolloutRequested) -> list[TableRow]:
+    return [_request("rollout", record, record.step, 0, [one.env_id for one in record.environments], len(record.plays))]
+
+
+def _request(
+    stage: str, record: DesignRequested | RolloutRequested, step: int, attempt: int, env_ids: list[str], items: int
+) -> TableRow:
+    return "requests", {
+        "stage": stage,
+        "unit_id": record.unit_id,
+        "generation": record.generation,
+        "step": step,
+        "design_attempt": attempt,
+        "policy_version": record.policy_version,
+        "items": items,
+        "env_ids": env_ids,
+    }
+
+
+def _proposed(record: EnvProposed) -> list[TableRow]:
+    row = _named(record, "group", "prompt_tokens", "completion_tokens", "logprobs", "spans")
+    row["design_group"] = record.group
+    row["prompt_tokens"] = len(record.prompt_tokens) // TOKEN_BYTES
+    row["completion_tokens"] = len(record.completion_tokens) // TOKEN_BYTES
+    row["policy_version"], row["policy_digest"] = _sampler(record.spans)
+    return [("designs", row)]
+
+
+def _verdict(record: EnvValidated | EnvRejected) -> list[TableRow]:
+    row: Row = {
+        "valid": isinstance(record, EnvValidated),
+        "rule": "",
+        "evidence": "",
+        "full_source": record.source,
+        "source_digest": "",
+        "signature": [],
+        "witness_min_return": 0.0,
+        "witness_mean_return": 0.0,
+        "reward_min": 0.0,
+        **_named(record, "group", "proposal", "proof"),
+        "design_group": record.group,
+        "proof_json": msgspec.json.encode(record.proof).decode(),
+        "proposal_topic": record.proposal.topic,
+        "proposal_partition": record.proposal.partition,
+        "proposal_offset": record.proposal.offset,
+    }
+    return [("verdicts", row)]
+
+
+def _slots_closed(record: SlotsClosed) -> list[TableRow]:
+    row = {
+        "generation": record.generation,
+        "policy_version": record.policy_version,
+        "members": [member.env_id for member in record.members],
+        "duplicates": [one.env_id for one in record.duplicates],
+        "missing": [one.slot for one in record.missing],
+        "missing_reasons": [one.reason for one in record.missing],
+        "rejected": [one.env_id for one in record.rejected],
+        "proposed": record.proposed,
+        "rejected_by_rule": record.rejected_by_rule,
+    }
+    return [("slots_closed", row)]
+
+
+def _episode(record: RolloutFinished) -> list[TableRow]:
+    row = _named(record, "tokens", "logprobs", "spans", "turns", "index", "plays_expected", "witness_min_return", "reward_min")
+    row["play_index"] = record.index
+    row["observations"] = [turn.observation for turn in record.turns]
+    row["actions"] = [turn.action for turn in record.turns]
+    row["rewards"] = [turn.reward for turn in record.turns]
+    row["tokens"] = len(record.tokens) // TOKEN_BYTES
+    row["sampled_tokens"] = sum(span.end - span.start for span in record.spans)
+    row["policy_version"], row["policy_digest"] = _sampler(record.spans)
+    return [("episodes", row)]
+
+
+def _audit_requested(record: AuditRequested) -> list[TableRow]:
+    return [("audits", {**_named(record, "source", "play"), "state": "requested", "equal": False, "difference": "", "lost": ""})]
+
+
+def _audit_finished(record: AuditFinished) -> list[TableRow]:
+    return [("audits", {**_named(record), "state": "finished"})]
+
+
+def _scored(record: EnvScored) -> list[TableRow]:
+    row = _named(record, "arms")
+    arms = {arm.arm: arm for arm in record.arms}
+    for name in (PLAIN, HINTED):
+        arm = arms.get(name)
+        row[f"{name}_plays"] = len(arm.plays) if arm else 0
+        row[f"{name}_mean"] = arm.mean if arm else 0.0
+        row[f"{name}_win_rate"] = arm.win_rate if arm else 0.0
+    return [("scores", row)]
+
+
+def _generation(record: GenerationClosed) -> list[TableRow]:
+    rows: list[TableRow] = []
+    for design in record.designs:
+        row = {name: getattr(design, name) for name in design.__struct_fields__ if name not in ("proposal", "group")}
+        rows.append(("rewards", {**row, "design_group": design.group, "generation": record.generation}))
+    members = sum(design.valid for design in record.designs)
+    return [*rows, ("generations", {**_named(record, "designs"), "members": members})]
+
+
+def _batch(record: BatchReady) -> list[TableRow]:
+    row = _named(record, "samples")
+    row["agent_samples"] = sum(sample.role == AGENT for sample in record.samples)
+    row["designer_samples"] = sum(sample.role == DESIGNER for sample in record.samples)
+    row["sample_ids"] = [sample.sample_id for sample in record.samples]
+    row["roles"] = [sample.role for sample in record.samples]
+    row["advantages"] = [sample.advantage for sample in record.samples]
+    row["policy_versions"] = [sample.policy_version for sample in record.samples]
+    return [("batches", row)]
+
+
+def _step(record: StepFinished) -> list[TableRow]:
+    row = _named(record, "roles")
+    for role in (AGENT, DESIGNER):
+        stats = record.roles.get(role, RoleStats())
+        for name in ("samples", "tokens", "loss", "ess", "lag_mean", "lag_max", "logratio_max", "entropy"):
+            row[f"{role}_{name}"] = getattr(stats, name)
+    return [("steps", row)]
+
+
+def _policy(record: PolicyPublished) -> list[TableRow]:
+    return [("policies", {**_named(record, "version", "canary"), "policy_version": record.version})]
+
+
+def _evaluation(record: EvalFinished) -> list[TableRow]:
+    return [("evaluations", {**_named(record), "won": sum(record.won)})]
+
+
+def _dead_letter(record: DeadLetter) -> list[TableRow]:
+    row = {
+        "origin_topic": record.origin_topic,
+        "origin_partition": record.partition,
+        "origin_offset": record.offset,
+        "reason": record.reason,
+        "data_base64": base64.b64encode(record.data).decode(),
+    }
+    return [("dead_letters", row)]
+
+
+def _sampler(spans: list[Span]) -> tuple[int, str]:
+    """Version and digest of the policy that sampled first; (-1, "") where nothing was sampled."""
+    return (spans[0].policy_version, spans[0].policy_digest) if spans else (-1, "")
+
+
+_MAPPERS: dict[type[Record], Callable[[Any], list[TableRow]]] = {
+    RunStarted: _run_event,
+    RunEnding: _run_event,
+    RunFinished: _run_event,
+    DesignRequested: _design_requested,
+    EnvProposed: _proposed,
+    EnvValidated: _verdict,
+    EnvRejected: _verdict,
+    SlotsClosed: _slots_closed,
+    RolloutRequested: _rollout_requested,
+    RolloutFinished: _episode,
+    AuditRequested: _audit_requested,
+    AuditFinished: _audit_finished,
+    EnvScored: _scored,
+    GenerationClosed: _generation,
+    BatchReady: _batch,
+    StepFinished: _step,
+    PolicyPublished: _policy,
+    EvalFinished: _evaluation,
+    DeadLetter: _dead_letter,
+}
