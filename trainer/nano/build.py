@@ -16,6 +16,8 @@ from trainer.nano.family import write_source
 from trainer.nano.tokenizer import save_tokenizer, train_tokenizer
 from trainer.nano.writer import draw_hint, draw_memory, draw_words, make_environment, play_oracle
 
+MODEL_FOLDER = Path(__file__).parent / "model"
+"""The committed model."""
 STEPS_PER_MINUTE = 200
 """Steps that two idle cores do in a minute: turns minutes into steps, so that a build is bound by steps and not by a clock."""
 TOKENIZER_PROGRAMS = 4000

@@ -21,7 +21,7 @@ class {title}Env:
     skill = "{skill}"
     size = {size}
 {fields}
-    def __init__(self, max_turns={max_turns}):
+    def __init__(self, max_turns=25):
         {init}
 
     def reset(self, seed=None):
@@ -52,7 +52,6 @@ class Program:
     """Template values that are no variable names (an operator, an alphabet, a phrase)."""
     needs_string: bool = False
     """Whether the file imports `string`."""
-    max_turns: int = 1
     init: str = "self.goal = None"
     tail: str = ""
     """Template of `step` and `solution`; empty for the single-turn ending that most families share."""
@@ -95,7 +94,6 @@ def write_source(family: Family, rng: Random, size: int) -> str:
         skill=family.skill,
         size=size,
         fields=program.fields,
-        max_turns=program.max_turns,
         init=program.init,
     )
     return head + text

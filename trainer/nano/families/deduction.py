@@ -76,7 +76,6 @@ def _draw_guess(rng: Random, size: int) -> Program:
         return f"$phrase 1 to {self.size}", {}
 """,
         values=(("phrase", rng.choice(("guess", "find", "hidden number"))),),
-        max_turns=8,
         init="self.turns = max_turns",
         tail="""
     def step(self, action):
@@ -105,7 +104,7 @@ FAMILIES = (
         sizes=(1, 12),
         easy=(1, 2),
         keywords=FAMILY_WORDS["follow"],
-        hints=("write every link until none is left", "go link by link and write each", "chain the links one after the other"),
+        hints=("write every link until none is left", "go link by link and write each", "chain the links in their turn"),
         draw=_draw_follow,
         work=_work_follow,
     ),

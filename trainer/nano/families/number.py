@@ -70,7 +70,7 @@ FAMILIES = (
         sizes=(1, 14),
         easy=(1, 3),
         keywords=FAMILY_WORDS["chain"],
-        hints=("keep a running value", "write the value after every sign", "go one sign at once and note each result"),
+        hints=("keep a running value", "write the value after every sign", "take sign by sign and note each result"),
         draw=_draw_chain,
         work=_work_chain,
     ),

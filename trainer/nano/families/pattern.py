@@ -64,7 +64,11 @@ FAMILIES = (
         sizes=(4, 20),
         easy=(4, 6),
         keywords=FAMILY_WORDS["count"],
-        hints=("write the count after every letter", "tick off the letters one by one", "keep a tally as you go along the row"),
+        hints=(
+            "write the count after every letter",
+            "tick off the letters in their order",
+            "keep a tally as you go along the row",
+        ),
         draw=_draw_count,
         work=_work_count,
     ),
