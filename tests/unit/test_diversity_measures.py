@@ -13,12 +13,12 @@ WORDS = "WORDS = ['oak', 'elm']\nresult = {w[::-1]: len(w) for w in WORDS if not
 
 
 def test_vendi_of_orthogonal_sources_is_n_and_of_equal_ones_is_one() -> None:
-    assert vendi_score(np.eye(5)) == pytest.approx(5)
+    assert vendi_score(np.eye(5, dtype=np.float64)) == pytest.approx(5)
     assert vendi_score(np.ones((5, 5))) == pytest.approx(1)
 
 
 def test_vendi_of_two_equal_pairs_is_two() -> None:
-    assert vendi_score(np.kron(np.eye(2), np.ones((2, 2)))) == pytest.approx(2)
+    assert vendi_score(np.asarray(np.kron(np.eye(2), np.ones((2, 2))), dtype=np.float64)) == pytest.approx(2)
 
 
 def test_copies_and_renamed_copies_are_no_diversity() -> None:
