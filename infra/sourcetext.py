@@ -16,7 +16,8 @@ from typing import Final
 PERMUTATIONS: Final = 64
 SHINGLE: Final = 4
 SEED: Final = 1
-_KEPT: Final = frozenset(keyword.kwlist) | frozenset(dir(builtins)) | {"self", "reset", "step", "solution", "max_turns", "seed", "action"}
+_CONTRACT: Final = frozenset({"self", "reset", "step", "solution", "max_turns", "seed", "action"})
+_KEPT: Final = _CONTRACT | frozenset(keyword.kwlist) | frozenset(dir(builtins))
 _SKIPPED: Final = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER})
 _ROUGH: Final = re.compile(r"[A-Za-z_]\w*|\d+|\S")
 

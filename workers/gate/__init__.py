@@ -15,14 +15,14 @@ from infra.sourcetext import signature
 from workers.gate import dynamic, static
 from workers.gate.dynamic import Judged, Numbers
 from workers.gate.plays import Table, derive
-from workers.gate.rules import ALL_RULES, GateInterrupted, GateRule, Refused, RuleProof, Verdict
+from workers.gate.rules import ALL_RULES, STATIC_RULES, GateInterrupted, GateRule, Refused, RuleProof, Verdict
 from workers.sandbox.base import Sandbox, SessionEnd, is_infrastructure
 
-__all__ = ["ALL_RULES", "ALLOWED_IMPORTS", "GateInterrupted", "GateRule", "RuleProof", "Verdict", "judge"]
+__all__ = ["ALLOWED_IMPORTS", "ALL_RULES", "GateInterrupted", "GateRule", "RuleProof", "Verdict", "judge"]
 
 ALLOWED_IMPORTS: Final = static.ALLOWED_IMPORTS
-# In the order of judgement. Replay stands before the witness's verdict: a design that does not repeat loses its witness too, and is to hear
-# the cause. Rules without a function here (jail, runs, types, info, after-end) are looked at in every play.
+# In the order of judgement. Replay stands before the witness's verdict: a design that does not repeat loses its witness
+# too, and is to hear the cause. Rules without a function here (jail, runs, types, info, after-end) are looked at in every play.
 STAGES: Final[tuple[tuple[GateRule, Callable[[Judged], Numbers]], ...]] = (
     (GateRule.RUNS, dynamic.play_witness),
     (GateRule.REPLAY, dynamic.check_replay),
@@ -60,7 +60,7 @@ def judge(
     play_source, rule, evidence = "", "", ""
     try:
         static.check_static(source, allowed_imports)
-        proof += [RuleProof(passed.value, True) for passed in GateRule if passed in static_rules()]
+        proof += [RuleProof(passed.value, True) for passed in GateRule if passed in STATIC_RULES]
         play_source = static.cut_solution(source)
         seeds = [derive(source, "seed", index) for index in range(dynamic.SEEDS)]
         judged = Judged(Table(sandbox, play_source, max_turns), source, hint, seeds)
@@ -95,13 +95,6 @@ def judge(
         cpu_s=sandbox.cpu_s() + time.process_time() - cpu_s,
         wall_s=time.monotonic() - began_s,
     )
-
-
-def static_rules() -> frozenset[GateRule]:
-    """The rules that the syntax tree decides."""
-    from workers.gate.rules import STATIC_RULES
-
-    return STATIC_RULES
 
 
 def _forget(sandbox: Sandbox, play_source: str) -> None:

@@ -165,7 +165,7 @@ def check_truncated_witness(judged: Judged) -> Numbers:
 
 
 def check_random(judged: Judged) -> Numbers:
-    """Actions drawn from other seeds' witnesses earn little; the draws are salted, so that they share no numbers with the environment."""
+    """Actions drawn from other seeds' witnesses earn little; salted, so that they share no numbers with the environment."""
 
     def policy(index: int, seed: int) -> Policy:
         others = [action for other, actions in judged.witness.items() if other != seed for action in actions]
@@ -192,7 +192,7 @@ def check_survives(judged: Judged) -> Numbers:
 
 
 def check_copiers(judged: Judged) -> Numbers:
-    """No copier gives the witness's answer on COPIES_NEEDED of DECISIVE seeds and wins there by playing it, where random doesn't."""
+    """No copier gives the witness's answer on COPIES_NEEDED of DECISIVE seeds and wins there, where random doesn't."""
     plays = judged.witness_plays[:DECISIVE]
     around = leaks.wrapper([action for actions in judged.witness.values() for action in actions])
     hits: dict[str, list[tuple[Play, str]]] = {}
@@ -219,13 +219,15 @@ def check_hint(judged: Judged) -> Numbers:
     """No answer of the witness stands in the hint on COPIES_NEEDED of DECISIVE seeds, unless the observation offers it."""
     around = leaks.wrapper([action for actions in judged.witness.values() for action in actions])
     answers = {seed: [leaks.unwrap(action, around) for action in actions] for seed, actions in judged.witness.items()}
-    held = [seed for seed in judged.seeds[:DECISIVE] if any(leaks.hint_holds(judged.hint, answer) for answer in answers[seed])]
+    decisive = judged.seeds[:DECISIVE]
+    held = [seed for seed in decisive if any(leaks.hint_holds(judged.hint, answer) for answer in answers[seed])]
     numbers = {"seeds": float(len(held))}
     if len(held) >= COPIES_NEEDED:
         everything = [answer for found in answers.values() for answer in found]
         if not leaks.is_offered(everything, [play.first for play in judged.witness_plays]):
             shown = next(answer for answer in answers[held[0]] if leaks.hint_holds(judged.hint, answer))
-            raise Refused(GateRule.HINT, f"the hint holds the answer of {len(held)} of {DECISIVE} seeds, such as {shown!r}", numbers)
+            told = f"the hint holds the answer of {len(held)} of {DECISIVE} seeds, such as {shown!r}"
+            raise Refused(GateRule.HINT, told, numbers)
     return numbers
 
 
@@ -236,7 +238,10 @@ def _check_mean(
     known: Sequence[Play] = (),
     most: int = MANY,
 ) -> Numbers:
-    """`known`: the first plays, where they are there already. The mean return of a policy against BOUND times the witness's mean: over SEEDS, and up to `most` while it is near the bound."""
+    """The mean return of a policy against BOUND times the witness's mean, over SEEDS; up to `most` while it is near the bound.
+
+    `known`: the first plays, where they are there already.
+    """
     allowed = BOUND * judged.mean
     total = 0.0
     index = 0

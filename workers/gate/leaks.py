@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-NUMBER_WORDS: Final = (
+NUMBER_WORDS: Final = (  # noqa: SIM905 - a list of words reads better
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen "
     "nineteen twenty"
 ).split()
@@ -25,7 +25,7 @@ _QUOTED: Final = re.compile(r"[\"'`]([^\"'`]{1,80})[\"'`]")
 
 
 def wrapper(actions: Sequence[str]) -> tuple[str, str]:
-    """What all actions have in common around their answer, such as `\\boxed{` and `}`: prefix and suffix, cut before letters of the answer."""
+    """What all actions have around their answer, such as `\\boxed{` and `}`: prefix and suffix, without letters of the answer."""
     distinct = sorted(set(actions))
     if len(distinct) < 2:
         return ("\\boxed{", "}") if distinct and distinct[0].startswith("\\boxed{") and distinct[0].endswith("}") else ("", "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from workers.gate.rules import GateInterrupted, GateRule, Refused
@@ -57,14 +57,15 @@ class Table:
     max_turns: int
     reward_min: float = 0.0
     plays: int = 0
-    values: dict[tuple[int, tuple[str, ...]], float] = field(default_factory=dict)
 
     @property
     def cap(self) -> int:
         """Steps within which every episode must end."""
         return min(self.max_turns, MAX_STEPS)
 
-    def play(self, seed: int, policy: Policy, *, hash_seed: int = 0, beyond_end: bool = False, rule: GateRule | None = None) -> Play:
+    def play(
+        self, seed: int, policy: Policy, *, hash_seed: int = 0, beyond_end: bool = False, rule: GateRule | None = None
+    ) -> Play:
         """Plays one episode; `rule` is what a data end of the session counts against (default: by its kind)."""
         self.plays += 1
         try:
@@ -76,7 +77,6 @@ class Table:
                     self._step_beyond(session, actions[-1], seed)
         except SessionEnd as end:
             raise refusal(end, f"seed {seed}", rule) from end
-        self.values[(seed, play.actions)] = play.value
         return play
 
     def _episode(self, session: Session, first: str, policy: Policy) -> tuple[list[str], list[StepResult]]:

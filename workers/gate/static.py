@@ -15,31 +15,33 @@ from workers.gate.rules import GateRule, Refused
 
 MAX_BYTES: Final = 32 * 1024
 ALLOWED_IMPORTS: Final = frozenset(
-    "random math string re json collections dataclasses itertools functools enum typing heapq bisect copy textwrap "
+    "random math string re json collections dataclasses itertools functools enum typing heapq bisect copy textwrap "  # noqa: SIM905
     "statistics fractions decimal operator abc __future__".split()
 )
 # method: parameters after self, with the default that the last one must have (None: no default asked)
 METHODS: Final = {"__init__": ("max_turns",), "reset": ("seed",), "step": ("action",), "solution": ()}
 FORBIDDEN_NAMES: Final = frozenset(
-    "eval exec compile open input breakpoint globals locals vars dir id hash memoryview exit quit help setattr delattr "
+    "eval exec compile open input breakpoint globals locals vars dir id hash memoryview exit quit help setattr delattr "  # noqa: SIM905
     "__import__ __builtins__ __loader__ __spec__ __file__ __name__".split()
 )
 # names that tool environments like to give to their own variables
-HARMLESS_AS_OWN: Final = frozenset("id hash dir input help".split())
+HARMLESS_AS_OWN: Final = frozenset("id hash dir input help".split())  # noqa: SIM905 - a list of words reads better
 FRAME_ATTRIBUTES: Final = frozenset(
-    "gi_frame gi_code cr_frame cr_code ag_frame ag_code f_back f_globals f_locals f_builtins f_code tb_frame tb_next "
+    "gi_frame gi_code cr_frame cr_code ag_frame ag_code f_back f_globals f_locals f_builtins f_code tb_frame tb_next "  # noqa: SIM905
     "func_globals func_code mro with_traceback".split()
 )
 SPECIAL_METHODS: Final = frozenset(
     f"__{name}__"
-    for name in "init post_init repr str eq ne lt le gt ge len hash iter next getitem setitem contains call add sub mul mod "
+    for name in "init post_init repr str eq ne lt le gt ge len hash iter next getitem setitem contains call add sub mul mod "  # noqa: SIM905
     "bool int float index neg abs enter exit missing reversed".split()
 )
 MUTATORS: Final = frozenset(
-    "append extend insert pop remove clear sort reverse add discard update setdefault popitem appendleft popleft rotate "
+    "append extend insert pop remove clear sort reverse add discard update setdefault popitem appendleft popleft rotate "  # noqa: SIM905
     "difference_update intersection_update symmetric_difference_update subtract seed shuffle".split()
 )
-MODULE_CALLS: Final = frozenset("frozenset tuple list dict set range compile namedtuple TypeVar Fraction Decimal sorted zip".split())
+MODULE_CALLS: Final = frozenset(
+    "frozenset tuple list dict set range compile namedtuple TypeVar Fraction Decimal sorted zip".split()  # noqa: SIM905
+)
 
 
 def check_static(source: str, allowed_imports: frozenset[str]) -> ast.Module:
@@ -68,7 +70,7 @@ def parse(source: str) -> ast.Module:
 
 
 def cut_solution(source: str) -> str:
-    """The play text: the source without the environment's `solution`, lines cut by the syntax tree. The source must be checked."""
+    """The play text: the source without the environment's `solution`, lines cut by the syntax tree. Takes a checked source."""
     environment = check_contract(parse(source))
     method = _methods(environment)["solution"]
     first = min([method.lineno, *(decorator.lineno for decorator in method.decorator_list)])
@@ -132,7 +134,7 @@ def check_calls(tree: ast.Module) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id == "print":
             raise Refused(GateRule.PRINTING, f"line {node.lineno}: print")
-        if isinstance(node, ast.Name) and node.id in FORBIDDEN_NAMES and not (node.id in HARMLESS_AS_OWN and node.id in own):
+        if isinstance(node, ast.Name) and node.id in FORBIDDEN_NAMES - (HARMLESS_AS_OWN & own):
             raise Refused(GateRule.CALLS, f"line {node.lineno}: {node.id}")
         if isinstance(node, ast.Name) and node.id in ("getattr", "hasattr") and not _plain_getattr(tree, node):
             raise Refused(GateRule.CALLS, f"line {node.lineno}: {node.id} by a name that is built or private")
@@ -253,7 +255,8 @@ def _plain_getattr(tree: ast.Module, name: ast.Name) -> bool:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and node.func is name and len(node.args) >= 2:
             attribute = node.args[1]
-            return isinstance(attribute, ast.Constant) and isinstance(attribute.value, str) and not attribute.value.startswith("_")
+            name_given = attribute.value if isinstance(attribute, ast.Constant) else None
+            return isinstance(name_given, str) and not name_given.startswith("_")
     return False
 
 

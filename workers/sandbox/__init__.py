@@ -46,10 +46,10 @@ def open_sandbox(
 ) -> Sandbox:
     """A sandbox at the strongest level that this machine reaches.
 
-    `slots`: how many idle zygotes (or ready jails) are kept; busy ones are never refused a jail. `slot_base`: where the search
-    for free slots starts. `state_dir`: folder of the slots' locks for an ordinary user (run by root they are the machine's, for
-    uids and cgroups are). Blocks about 50 ms, a second where the root has to be built. Raises SandboxError where `required_level` ("any",
-    "rootless", "full") is not reached: nothing ever runs at a weaker level than asked, or without a jail.
+    `slots`: how many idle zygotes (or ready jails) are kept; busy ones are never refused a jail. `slot_base`: where the
+    search for free slots starts. `state_dir`: folder of the slots' locks for an ordinary user (run by root they are the
+    machine's, for uids and cgroups are). Blocks about 50 ms, a second where the root has to be built. Raises SandboxError where
+    `required_level` ("any", "rootless", "full") is not reached: nothing runs at a weaker level than asked, or without a jail.
     """
     if required_level not in ("any", *LEVELS):
         raise SandboxError(f"sandbox level {required_level!r} is unknown", f"Use one of: any, {', '.join(reversed(LEVELS))}")

@@ -115,9 +115,8 @@ class NsjailSandbox:
     def _fresh(self, source: str, hash_seed: int, limits: Limits) -> Jail:
         if self._closed:
             raise SandboxError("the sandbox is closed")
-        jail = self._spares.popleft() if self._spares and hash_seed == 0 and limits.memory_bytes == DEFAULT_LIMITS.memory_bytes else None
-        if jail is None:
-            jail = self._start(hash_seed, limits)
+        ready = self._spares and hash_seed == 0 and limits.memory_bytes == DEFAULT_LIMITS.memory_bytes
+        jail = self._spares.popleft() if ready else self._start(hash_seed, limits)
         jail.load(source)
         if self._mode == "pool":
             while len(self._spares) < self._keep:

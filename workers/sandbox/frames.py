@@ -1,6 +1,6 @@
 """The wire between host and jail, host side: frames of four length bytes and JSON, decoded strictly.
 
-In: bytes from a jail, which may be forged. Out: one of the reply types, or ViolationError. Covered: length bound before anything is
+In: bytes from a jail, which may be forged. Out: one of the reply types, or ViolationError. Covered: length bound before a body is
 read, valid UTF-8, no NaN or infinity, no surrogates, no unknown, missing or extra fields, built-in types (a bool is no
 number), no second frame behind a reply. Replies are JSON arrays, so there are no keys to duplicate. Not covered: whether what
 a reply claims is true; nothing can tell.

@@ -1,11 +1,14 @@
 """The launcher: a small process that starts, ends and reaps the jails of one host process, and outlives its death briefly.
 
 Started by path with a bare interpreter (standard library only). Why a process of its own: a jail has to join its cgroup and
-set its parent-death signal between fork and exec, which is slow and unsafe in a large threaded host; the parent-death signal
-hangs on a thread, and this process has one that lives; and where the host is killed, this one sees its socket close, ends all
-jails, removes their cgroups and leaves. Requests are JSON datagrams with descriptors, answered in order.
-In: start {id, argv, procs, slot, dirs} with [stdio, log, control, slot lock]; stop {id}; bye. Out: {id, pid} or {id, status, cpu_s}.
+set its parent-death signal between fork and exec, which is slow and unsafe in a large threaded host; the parent-death
+signal hangs on a thread, and this process has one that lives; and where the host is killed, this one sees its socket close,
+ends all jails, removes their cgroups and leaves. Requests are JSON datagrams with descriptors, answered in order.
+In: start {id, argv, procs, slot, dirs} with [stdio, log, control, slot lock]; stop {id}; bye. Out: {id, pid} or
+{id, status, cpu_s}.
 """
+
+from __future__ import annotations
 
 import array
 import ctypes
@@ -16,6 +19,11 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 TERM_S = 2.0
 PR_SET_PDEATHSIG = 1
@@ -24,14 +32,14 @@ PR_SET_PDEATHSIG = 1
 class Launcher:
     """Jails by id (pid, exit status), and the cgroup folders of every slot they ever used."""
 
-    def __init__(self, host):
+    def __init__(self, host: socket.socket) -> None:
         self.host = host
-        self.jails = {}
-        self.ended = {}
-        self.slots = {}
+        self.jails: dict[int, int] = {}
+        self.ended: dict[int, dict[str, float]] = {}
+        self.slots: dict[int, list[str]] = {}
         self.libc = ctypes.CDLL(None)
 
-    def start(self, request, descriptors):
+    def start(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, float]:
         """Forks a jail; the host gets its pid."""
         identity = request["id"]
         parent = os.getpid()
@@ -51,7 +59,7 @@ class Launcher:
             os.close(descriptor)
         return {"id": identity, "pid": pid}
 
-    def become_jail(self, request, descriptors, parent):
+    def become_jail(self, request: dict[str, Any], descriptors: list[int], parent: int) -> None:
         """In the child: own session, parent-death signal, cgroups, descriptors 0 to 3, then nsjail."""
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE):
@@ -68,9 +76,9 @@ class Launcher:
         stdio, log, control = [moved if moved > 3 else os.dup(moved) for moved in high]
         for source, target in ((stdio, 0), (log, 1), (log, 2), (control, 3)):
             os.dup2(source, target, True)
-        os.execve(request["argv"][0], request["argv"], {})
+        os.execve(request["argv"][0], request["argv"], {})  # noqa: S606 - an argument list of the host's own
 
-    def reap(self):
+    def reap(self) -> None:
         """Collects the jails that have ended."""
         while True:
             try:
@@ -83,7 +91,7 @@ class Launcher:
                 if known == pid:
                     self.ended[identity] = {"status": status, "cpu_s": usage.ru_utime + usage.ru_stime}
 
-    def stop(self, identity):
+    def stop(self, identity: int) -> dict[str, float]:
         """SIGTERM, after TERM_S SIGKILL; then the exit status. Blocks up to twice TERM_S."""
         if identity in self.jails:
             pid = self.jails[identity]
@@ -99,7 +107,7 @@ class Launcher:
             del self.jails[identity]
         return {"id": identity, **self.ended.pop(identity, {"status": -1, "cpu_s": 0.0})}
 
-    def serve(self):
+    def serve(self) -> None:
         """Answers until the host is gone, then leaves nothing behind."""
         wakeup, waker = os.pipe()
         os.set_blocking(waker, False)
@@ -107,14 +115,11 @@ class Launcher:
         signal.set_wakeup_fd(waker)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         while True:
-            ready, _, _ = select.select([self.host, wakeup], [], [])
+            ready, _, _ = select.select([self.host.fileno(), wakeup], [], [])
             if wakeup in ready:
-                try:
-                    os.read(wakeup, 512)
-                except BlockingIOError:
-                    pass
+                os.read(wakeup, 512)
                 self.reap()
-            if self.host not in ready:
+            if self.host.fileno() not in ready:
                 continue
             try:
                 data, ancillary, _, _ = self.host.recvmsg(1 << 16, socket.CMSG_SPACE(16))
@@ -134,7 +139,7 @@ class Launcher:
             except OSError:
                 return
 
-    def clean(self):
+    def clean(self) -> None:
         """Ends all jails, then whatever is left in their cgroups, then the cgroups; the slots' locks go with this process."""
         for pid in self.jails.values():
             try:
@@ -145,17 +150,17 @@ class Launcher:
             self.stop(identity)
         deadline = time.monotonic() + TERM_S
         for folder in [folder for folders in self.slots.values() for folder in folders]:
-            while os.path.isdir(folder) and time.monotonic() < deadline:
+            place = Path(folder)
+            while place.is_dir() and time.monotonic() < deadline:
                 try:
-                    with open(os.path.join(folder, "cgroup.procs")) as processes:
-                        for line in processes:
-                            os.kill(int(line), signal.SIGKILL)
-                    os.rmdir(folder)
+                    for line in (place / "cgroup.procs").read_text().split():
+                        os.kill(int(line), signal.SIGKILL)
+                    place.rmdir()
                 except OSError:
                     time.sleep(0.001)
 
 
-def main():
+def main() -> None:
     """Serves the host on the descriptor that is named by the first argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,8 +1,8 @@
 """What this machine's sandbox reaches: tries it and says why not more.
 
 Levels, strongest first. `full`: started by root, every jail in its own cgroups (memory, processes) and under an outside uid
-of its own, no swap, out-of-memory told by the kernel. `rootless`: no cgroups; limits per process instead of per jail; by an ordinary
-user all jails share that user's uid outside. Namespaces, private root, seccomp, limits, protocol are the same in both.
+of its own, no swap, out-of-memory told by the kernel. `rootless`: no cgroups; limits per process instead of per jail; by an
+ordinary user all jails share that user's uid outside. Namespaces, private root, seccomp, limits, protocol are the same in both.
 Without either nothing runs: there is no level `none`. Who calls: open_sandbox, `spade doctor`. Blocks up to some seconds.
 """
 

@@ -23,7 +23,7 @@ from schemas.errors import SandboxError
 LAYOUT: Final = "1"
 RUNNER: Final = Path(__file__).with_name("runner.py")
 # Standard library that environments may import, and what those import late.
-MODULES: Final = (
+MODULES: Final = (  # noqa: SIM905 - a list of words reads better
     "random math string re json collections collections.abc dataclasses itertools functools enum typing heapq bisect copy "
     "textwrap statistics fractions decimal operator abc __future__ "
     "array struct resource signal time _socket _json _ctypes encodings.utf_8 encodings.ascii encodings.latin_1 encodings.idna "
@@ -68,7 +68,8 @@ def build_root(cache_dir: Path) -> Path:
             if not target.is_dir():
                 raise
     except OSError as error:
-        raise SandboxError(f"the jail's root can't be built in {cache_dir}: {error}", "Free space or set XDG_CACHE_HOME") from error
+        fix = "Free space or set XDG_CACHE_HOME"
+        raise SandboxError(f"the jail's root can't be built in {cache_dir}: {error}", fix) from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return target

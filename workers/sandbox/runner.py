@@ -7,6 +7,8 @@ the control channel, lowers its limits and installs the strict filter before it 
 `json` is left out on purpose: it pulls `re`, and the C scanner alone is three times quicker to have.
 """
 
+from __future__ import annotations
+
 import _json
 import _socket
 import array
@@ -17,6 +19,11 @@ import signal
 import struct
 import sys
 from time import sleep as _nap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import types
+    from typing import Any
 
 CONTROL_FD = 3
 MAX_FRAME = 1 << 20
@@ -35,7 +42,7 @@ CHILD_DENIED = {
     "aarch64": (220, 435, 221, 281, 167, 277, 211, 212, 260, 95, 164, 261, 199, 198),
 }
 PREIMPORT = frozenset(
-    "random math string re json collections dataclasses itertools functools enum typing heapq bisect copy textwrap "
+    "random math string re json collections dataclasses itertools functools enum typing heapq bisect copy textwrap "  # noqa: SIM905
     "statistics fractions decimal operator abc numpy gymnasium __future__".split()
 )
 
@@ -47,23 +54,25 @@ class _ScannerContext:
     parse_float = float
     parse_int = int
     parse_constant = float
-    memo: dict = {}
+
+    def __init__(self) -> None:
+        self.memo: dict[str, str] = {}
 
 
-_scan = _json.make_scanner(_ScannerContext())
+_scan: Any = _json.make_scanner(_ScannerContext())  # type: ignore[arg-type] # what it reads, and no more
 _quote = _json.encode_basestring
 
 
-class EnvironmentFault(Exception):
+class EnvironmentFaultError(Exception):
     """What the environment did against its contract: kind and text."""
 
-    def __init__(self, kind, text):
+    def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
         self.kind = kind
         self.text = text
 
 
-def encode(value):
+def encode(value: object) -> str:
     """JSON of str, bool, int, float and lists of them."""
     if value is True:
         return "true"
@@ -75,10 +84,11 @@ def encode(value):
         return int.__repr__(value)
     if type(value) is float:
         return float.__repr__(value)
+    assert isinstance(value, (list, tuple))
     return "[" + ",".join([encode(item) for item in value]) + "]"
 
 
-def read_exactly(sock, size, buffer=b""):
+def read_exactly(sock: _socket.socket, size: int, buffer: bytes = b"") -> bytes | None:
     """`size` bytes, or None at the end of the stream."""
     while len(buffer) < size:
         chunk = sock.recv(size - len(buffer))
@@ -88,7 +98,7 @@ def read_exactly(sock, size, buffer=b""):
     return buffer
 
 
-def read_frame(sock):
+def read_frame(sock: _socket.socket) -> Any:
     """The next frame, decoded, or None where the host has closed."""
     header = read_exactly(sock, 4)
     if header is None:
@@ -100,7 +110,7 @@ def read_frame(sock):
     return None if body is None else _scan(body.decode(), 0)[0]
 
 
-def send_frame(sock, *parts):
+def send_frame(sock: _socket.socket, *parts: object) -> None:
     """Sends one reply."""
     body = encode(parts).encode()
     sock.sendall(struct.pack(">I", len(body)) + body)
@@ -109,11 +119,11 @@ def send_frame(sock, *parts):
 # --- the zygote ---------------------------------------------------------------------------------------------------------
 
 
-def make_prctl():
+def make_prctl() -> Any:
     """The C function prctl, by the extension module alone (the ctypes package would cost more than a fork)."""
     import _ctypes
 
-    class Long(_ctypes._SimpleCData):
+    class Long(_ctypes._SimpleCData):  # type: ignore[type-arg] # generic for type checkers only
         _type_ = "l"
 
     class Prctl(_ctypes.CFuncPtr):
@@ -121,10 +131,11 @@ def make_prctl():
         _restype_ = Long
         _argtypes_ = (Long, Long, Long, Long, Long)
 
-    return Prctl(_ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl"))
+    program = _ctypes.dlopen(None, 0)  # type: ignore[arg-type] # None is the program itself
+    return Prctl(_ctypes.dlsym(program, "prctl"))
 
 
-def make_filter():
+def make_filter() -> tuple[array.array[int], array.array[int]]:
     """The strict filter: address and bytes of a seccomp program that kills the child on what only the zygote may do."""
     machine = os.uname().machine
     numbers = CHILD_DENIED[machine]
@@ -140,16 +151,16 @@ def make_filter():
 class Zygote:
     """The jail's first process: one source, many children, their exit statuses."""
 
-    def __init__(self, control):
+    def __init__(self, control: _socket.socket) -> None:
         self.control = control
-        self.code = None
-        self.fault = None
-        self.pids = {}
-        self.statuses = {}
+        self.code: types.CodeType | None = None
+        self.fault: EnvironmentFaultError | None = None
+        self.pids: dict[int, int] = {}
+        self.statuses: dict[int, tuple[int, float]] = {}
         self.prctl = make_prctl()
         self.filter = make_filter()
 
-    def reap(self, *_):
+    def reap(self, *_: object) -> None:
         """SIGCHLD handler: keeps the statuses that nobody has asked for yet, up to a bound."""
         try:
             while True:
@@ -162,15 +173,15 @@ class Zygote:
         except ChildProcessError:
             return
 
-    def load(self, source):
+    def load(self, source: str) -> None:
         """Compiles the source and imports what it names; a fault is kept for the children to tell."""
         try:
             self.code = compile(source, "environment", "exec", dont_inherit=True, optimize=0)
             tree = compile(source, "environment", "exec", 0x400, dont_inherit=True)
         except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
-            self.fault = EnvironmentFault("raised", describe(error))
+            self.fault = EnvironmentFaultError("raised", describe(error))
             return
-        for node in tree.body:
+        for node in tree.body:  # type: ignore[attr-defined] # a Module
             kind = type(node).__name__
             if kind == "Import":
                 names = [alias.name for alias in node.names]
@@ -187,7 +198,7 @@ class Zygote:
         gc.collect()
         gc.freeze()
 
-    def fork(self, session, descriptor, max_turns, cpu_s, memory_bytes):
+    def fork(self, session: int, descriptor: int, max_turns: int, cpu_s: int, memory_bytes: int) -> None:
         """One child; the parent keeps nothing of its socket."""
         try:
             pid = os.fork()
@@ -213,7 +224,7 @@ class Zygote:
         finally:
             os._exit(0)
 
-    def confine(self, cpu_s, memory_bytes):
+    def confine(self, cpu_s: int, memory_bytes: int) -> None:
         """Lowers this process's limits, then forbids it all that only the zygote may do."""
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
         space = memory_bytes + (NUMPY_SPACE if "numpy" in sys.modules else PLAIN_SPACE)
@@ -222,23 +233,23 @@ class Zygote:
         if self.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, header.buffer_info()[0], 0, 0) != 0:
             os._exit(99)
 
-    def tell_status(self, session):
+    def tell_status(self, session: int) -> None:
         """Replies with how the child of `session` ended: wait status (-1: not known) and CPU milliseconds."""
         pid = self.pids.get(session)
         deadline = 100
         while pid is not None and pid not in self.statuses and deadline:
             _nap(0.005)
             deadline -= 1
-        status, used_s = self.statuses.pop(pid, (-1, 0.0))
+        status, used_s = self.statuses.pop(pid or -1, (-1, 0.0))
         send_frame(self.control, "status", session, status, int(used_s * 1000))
 
-    def serve(self):
+    def serve(self) -> None:
         """Runs until the host closes the control channel."""
         signal.signal(signal.SIGCHLD, self.reap)
         while True:
-            header, ancillary, _, _ = self.control.recvmsg(4, _socket.CMSG_SPACE(4))
+            begun, ancillary, _, _ = self.control.recvmsg(4, _socket.CMSG_SPACE(4))
             descriptors = array.array("i", b"".join(data for _, kind, data in ancillary if kind == _socket.SCM_RIGHTS))
-            header = read_exactly(self.control, 4, header) if header else None
+            header = read_exactly(self.control, 4, begun) if begun else None
             if header is None:
                 return
             (size,) = struct.unpack(">I", header)
@@ -257,7 +268,7 @@ class Zygote:
 # --- a child ------------------------------------------------------------------------------------------------------------
 
 
-def describe(error):
+def describe(error: BaseException) -> str:
     """An exception as one short line with the source's line number; never raises, whatever the exception is."""
     try:
         line = 0
@@ -268,66 +279,66 @@ def describe(error):
             trace = trace.tb_next
         text = str(error)[:300].encode("utf-8", "backslashreplace").decode()
         return f"{type(error).__name__} in line {line}: {text}"
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - the boundary to hostile code
         return "an exception that can't be shown"
 
 
-def check_text(value, what):
+def check_text(value: object, what: str) -> str:
     """`value` where it is built-in text that UTF-8 can carry."""
     if type(value) is not str:
-        raise EnvironmentFault("types", f"{what} is a {type(value).__name__}, expected str")
+        raise EnvironmentFaultError("types", f"{what} is a {type(value).__name__}, expected str")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        raise EnvironmentFault("types", f"{what} holds surrogates") from None
+        raise EnvironmentFaultError("types", f"{what} holds surrogates") from None
     if size > MAX_TEXT:
-        raise EnvironmentFault("size", f"{what} has {size} bytes, allowed are {MAX_TEXT}")
+        raise EnvironmentFaultError("size", f"{what} has {size} bytes, allowed are {MAX_TEXT}")
     return value
 
 
-def check_info(value):
+def check_info(value: object) -> bool:
     """Whether info is empty."""
     if type(value) is not dict:
-        raise EnvironmentFault("types", f"info is a {type(value).__name__}, expected dict")
+        raise EnvironmentFaultError("types", f"info is a {type(value).__name__}, expected dict")
     return not value
 
 
-def check_flag(value, what):
+def check_flag(value: object, what: str) -> bool:
     """`value` where it is a bool."""
     if type(value) is not bool:
-        raise EnvironmentFault("types", f"{what} is a {type(value).__name__}, expected bool")
+        raise EnvironmentFaultError("types", f"{what} is a {type(value).__name__}, expected bool")
     return value
 
 
-def check_reward(value):
+def check_reward(value: Any) -> float:
     """The reward as a finite float."""
     if type(value) not in (float, int):
-        raise EnvironmentFault("types", f"reward is a {type(value).__name__}, expected float")
+        raise EnvironmentFaultError("types", f"reward is a {type(value).__name__}, expected float")
     if value != value or value in (INFINITY, -INFINITY) or not -1e300 < value < 1e300:
-        raise EnvironmentFault("nonfinite", "reward is not a finite number")
+        raise EnvironmentFaultError("nonfinite", "reward is not a finite number")
     return float(value)
 
 
 class Child:
     """One episode's process: the environment object and its channel."""
 
-    def __init__(self, sock, session, max_turns):
+    def __init__(self, sock: _socket.socket, session: int, max_turns: int) -> None:
         self.sock = sock
         self.session = session
         self.max_turns = max_turns
-        self.made = None
-        self.environment = None
+        self.made: Any = None
+        self.environment: Any = None
 
-    def guard(self, call, *arguments):
-        """Runs environment code; whatever it raises becomes an EnvironmentFault."""
+    def guard(self, call: Any, *arguments: object) -> Any:
+        """Runs environment code; whatever it raises becomes an EnvironmentFaultError."""
         try:
             return call(*arguments)
         except MemoryError:
-            raise EnvironmentFault("memory", "out of memory") from None
-        except BaseException as error:
-            raise EnvironmentFault("raised", describe(error)) from None
+            raise EnvironmentFaultError("memory", "out of memory") from None
+        except BaseException as error:  # noqa: BLE001 - the boundary to hostile code
+            raise EnvironmentFaultError("raised", describe(error)) from None
 
-    def run_module(self, code):
+    def run_module(self, code: types.CodeType | None) -> None:
         """Executes the source in a module of its own and finds its one class."""
         module = type(sys)("environment")
         sys.modules["environment"] = module
@@ -338,25 +349,25 @@ class Child:
             if isinstance(value, type) and name.endswith("Env") and value.__module__ == "environment"
         ]
         if len(found) != 1:
-            raise EnvironmentFault("types", f"{len(found)} classes whose name ends in Env, expected 1")
+            raise EnvironmentFaultError("types", f"{len(found)} classes whose name ends in Env, expected 1")
         self.made = found[0]
 
-    def make(self):
+    def make(self) -> Any:
         """A new environment object."""
         return self.guard(self.made, self.max_turns)
 
-    def reset(self, seed):
+    def reset(self, seed: int) -> tuple[str, bool]:
         """(observation, info_empty)"""
         result = self.guard(lambda: self.environment.reset(seed=seed))
         if type(result) is not tuple or len(result) != 2:
-            raise EnvironmentFault("types", "reset did not return (str, dict)")
+            raise EnvironmentFaultError("types", "reset did not return (str, dict)")
         return check_text(result[0], "the first observation"), check_info(result[1])
 
-    def step(self, action):
+    def step(self, action: str) -> tuple[str, float, bool, bool, bool]:
         """(observation, reward, terminated, truncated, info_empty)"""
         result = self.guard(lambda: self.environment.step(action))
         if type(result) is not tuple or len(result) != 5:
-            raise EnvironmentFault("types", "step did not return (str, float, bool, bool, dict)")
+            raise EnvironmentFaultError("types", "step did not return (str, float, bool, bool, dict)")
         observation, reward, terminated, truncated, info = result
         return (
             check_text(observation, "an observation"),
@@ -366,16 +377,16 @@ class Child:
             check_info(info),
         )
 
-    def solve(self, seed):
+    def solve(self, seed: int) -> tuple[list[str]]:
         """The witness's actions for one seed, from a new object."""
         self.environment = self.make()
         self.reset(seed)
         actions = self.guard(lambda: self.environment.solution())
         if type(actions) is not list or len(actions) > MAX_ACTIONS:
-            raise EnvironmentFault("types", f"solution did not return a list of at most {MAX_ACTIONS} actions")
+            raise EnvironmentFaultError("types", f"solution did not return a list of at most {MAX_ACTIONS} actions")
         return ([check_text(action, "an action of solution") for action in actions],)
 
-    def serve(self, zygote):
+    def serve(self, zygote: Zygote) -> None:
         """Answers until the host closes or the environment fails."""
         frame = self.session
         try:
@@ -384,19 +395,20 @@ class Child:
             self.run_module(zygote.code)
             self.environment = self.make()
             send_frame(self.sock, "made", self.session)
+            operations: dict[str, Any] = {"reset": self.reset, "step": self.step, "solve": self.solve}
             names = {"reset": "began", "step": "stepped", "solve": "solved"}
             while True:
                 request = read_frame(self.sock)
                 if request is None:
                     return
                 operation, frame, argument = request
-                reply = {"reset": self.reset, "step": self.step, "solve": self.solve}[operation](argument)
+                reply = operations[operation](argument)
                 send_frame(self.sock, names[operation], frame, *reply)
-        except EnvironmentFault as fault:
+        except EnvironmentFaultError as fault:
             send_frame(self.sock, "failed", frame, fault.kind, fault.text)
 
 
-def main():
+def main() -> None:
     """The jail's entry point."""
     control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, CONTROL_FD)
     Zygote(control).serve()

@@ -1,0 +1,91 @@
+"""`spade gate FILE`: judges an environment that a person wrote, and tells what each rule saw.
+
+In: a file of the contract, a hint. Out: an exit code (0 admitted, 1 refused, 2 could not run) and text or JSON, escaped. Who
+calls: infra.cli. Blocks for about a second. Tries up to TRIES times where the machine interrupts a judgement.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final, TextIO
+
+import msgspec
+
+from infra.plaintext import escape, escape_line
+from schemas.errors import SandboxError
+from workers.gate import judge
+from workers.gate.rules import GateInterrupted, Verdict
+from workers.sandbox import open_sandbox
+
+ADMITTED: Final = 0
+REFUSED: Final = 1
+COULD_NOT_RUN: Final = 2
+TRIES: Final = 3
+
+
+def gate_file(
+    path: Path, hint: str, as_json: bool, *, required_level: str = "any", max_turns: int = 25, out: TextIO | None = None
+) -> int:
+    """Judges the file at `path`. Prints to `out` (standard output) or, what could not run, to standard error."""
+    out = out or sys.stdout
+    try:
+        source = path.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        told = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        return _could_not_run(f"{path}: {told}. Give a Python file of the environment contract")
+    try:
+        sandbox = open_sandbox("zygote", required_level=required_level)
+    except SandboxError as error:
+        return _could_not_run(str(error))
+    try:
+        verdict, cause = None, ""
+        for _ in range(TRIES):
+            try:
+                verdict = judge(sandbox, source, hint, max_turns=max_turns)
+                break
+            except GateInterrupted as interrupted:
+                cause = str(interrupted)
+    finally:
+        sandbox.close()
+    if verdict is None:
+        return _could_not_run(f"{path}: no verdict in {TRIES} tries: {cause}. Try again when the machine is less busy")
+    out.write(_as_json(verdict, sandbox.level) if as_json else _as_text(path, verdict, sandbox.level))
+    return ADMITTED if verdict.admitted else REFUSED
+
+
+def _as_text(path: Path, verdict: Verdict, level: str) -> str:
+    lines = [
+        f"  {'ok    ' if proof.passed else 'FAILED'} {proof.rule:18} {_numbers(proof.numbers)}".rstrip()
+        for proof in verdict.proof
+    ]
+    head = "admitted" if verdict.admitted else f"refused by rule {verdict.rule}: {escape(verdict.evidence)}"
+    foot = f"  sandbox level {level}, {verdict.cpu_s:.2f} s of CPU, {verdict.wall_s:.2f} s"
+    return "\n".join([f"{escape_line(str(path))}: {head}", *lines, foot, ""])
+
+
+def _as_json(verdict: Verdict, level: str) -> str:
+    record = {
+        "admitted": verdict.admitted,
+        "rule": verdict.rule,
+        "evidence": escape(verdict.evidence),
+        "proof": verdict.proof,
+        "source_digest": verdict.source_digest,
+        "play_digest": verdict.play_digest,
+        "witness_min_return": verdict.witness_min_return,
+        "witness_mean_return": verdict.witness_mean_return,
+        "reward_min": verdict.reward_min,
+        "cpu_s": verdict.cpu_s,
+        "wall_s": verdict.wall_s,
+        "sandbox_level": level,
+    }
+    return msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n"
+
+
+def _numbers(numbers: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in numbers.items())
+
+
+def _could_not_run(cause: str) -> int:
+    sys.stderr.write(escape_line(cause) + "\n")
+    return COULD_NOT_RUN
