@@ -133,6 +133,7 @@ def setup_logging(process: str, run_id: str = "", as_json: bool = False, level: 
     root.setLevel(level)
     for noisy in ("kafka", "aiokafka", "httpx", "httpcore", "urllib3", "uvicorn.access", "matplotlib", "faust", "mode"):
         logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
+    logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)  # warns whenever the machine is busy
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),

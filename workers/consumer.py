@@ -111,9 +111,8 @@ class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-py
         self, context: ProcessContext, run: Run, stage: Stage, work: Work, stop: threading.Event, session_s: float = SESSION_S
     ) -> None:
         self._broker, self._run, self._stage, self._work, self._stop = context.broker, run, stage, work, stop
-        self._consumer = make_consumer(
-            context.broker, f"spade-work-{stage.name}-{run.run_id}", (), max_poll_records=stage.prefetch, session_timeout_s=session_s
-        )
+        group = f"spade-work-{stage.name}-{run.run_id}"
+        self._consumer = make_consumer(context.broker, group, (), max_poll_records=stage.prefetch, session_timeout_s=session_s)
         self._ledgers: dict[TopicPartition, Ledger[None]] = {}
         self._position: dict[TopicPartition, int] = {}  # next offset to commit
         self._committed: dict[TopicPartition, int] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 
@@ -39,6 +40,7 @@ app.add_typer(nano_app, name="nano")
 
 def run_app(arguments: Sequence[str]) -> int:
     """Runs one command line; its exit code."""
+    logging.getLogger("kafka").setLevel(logging.ERROR)  # what matters of it is raised, and told in one line
     try:
         app(list(arguments), prog_name="spade")
     except SpadeError as error:

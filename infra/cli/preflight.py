@@ -24,8 +24,8 @@ def check_run(recipe: Recipe, run_dir: Path, say: Callable[[str], None]) -> None
     """Every check that needs neither broker nor store; `say` is told what was found."""
     model = check_model(recipe)
     documents = check_corpus(recipe)
-    level = check_sandbox(recipe)
     check_disk(run_dir, model)
+    level = check_sandbox(recipe)
     say(f"recipe {recipe.name} ({recipe.algorithm}), model {model.name}, {documents} documents, sandbox level: {level}")
 
 

@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import TopicPartition
+from kafka import KafkaProducer, TopicPartition
 
 from infra.kafka import count_partitions, make_admin, make_consumer, make_producer
+from infra.local.store import LocalStore
 from schemas import ids
 from schemas.codec import decode
 from schemas.common import Record
+from schemas.design import DesignRequested
 from schemas.errors import RecordError
-from schemas.run import RunFinished, RunStarted
+from schemas.rollout import AuditFinished
+from schemas.run import DeadLetter, RunFinished, RunStarted
 from schemas.settings import BrokerSettings, ProcessContext, Recipe
 from schemas.topics import BY_RECORD, Topic
 from schemas.train import BatchReady
@@ -31,8 +34,17 @@ from streams.stages import SPECS
 from tests.streamworld import Shares, World, answer, policy, small_recipe
 
 pytestmark = pytest.mark.integration
-SERVE = "import sys; from schemas.settings import ProcessContext; from streams.app import run; "
-SERVE += "run(sys.argv[1], ProcessContext.model_validate_json(sys.argv[2]))"
+SERVE = """
+import sys
+from schemas.settings import ProcessContext
+context = ProcessContext.model_validate_json(sys.argv[2])
+if sys.argv[1] == "memory":
+    from workers.memory import run
+    run(context)
+else:
+    from streams.app import run
+    run(sys.argv[1], context)
+"""
 DEADLINE_S = 300.0  # bounds a hang; two cores may be busy with other work
 REQUESTS = (Topic.DESIGN_REQUESTED, Topic.ROLLOUT_REQUESTED, Topic.AUDIT_REQUESTED, Topic.BATCH_READY)
 
@@ -120,23 +132,23 @@ class Pool(threading.Thread):
 class Processes:
     """The stages' processes, ended by id."""
 
-    def __init__(self, broker: BrokerSettings, run_id: str, folder: Path) -> None:
-        self._context = ProcessContext(broker=broker, run_id=run_id).model_dump_json()
+    def __init__(self, broker: BrokerSettings, run_id: str, folder: Path, dsn: str) -> None:
+        self._context = ProcessContext(broker=broker, run_id=run_id, store_dsn=dsn).model_dump_json()
         self._folder = folder
-        self.started: dict[Stage, subprocess.Popen[bytes]] = {}
+        self.started: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, stage: Stage) -> None:
-        with (self._folder / f"{stage.value}.log").open("ab") as log:
-            self.started[stage] = subprocess.Popen(
-                [sys.executable, "-c", SERVE, stage.value, self._context], stdout=log, stderr=log, env=os.environ
+    def start(self, what: str, name: str = "") -> None:
+        with (self._folder / f"{name or what}.log").open("ab") as log:
+            self.started[name or what] = subprocess.Popen(
+                [sys.executable, "-c", SERVE, what, self._context], stdout=log, stderr=log, env=os.environ
             )
 
-    def kill(self, stage: Stage) -> None:
-        self.started[stage].send_signal(signal.SIGKILL)
-        assert self.started[stage].wait(10) == -signal.SIGKILL
+    def kill(self, name: str) -> None:
+        self.started[name].send_signal(signal.SIGKILL)
+        assert self.started[name].wait(10) == -signal.SIGKILL
 
-    def told(self, stage: Stage) -> str:
-        return (self._folder / f"{stage.value}.log").read_text()[-3000:]
+    def told(self, name: str) -> str:
+        return (self._folder / f"{name}.log").read_text()[-3000:]
 
     def end(self) -> None:
         for process in self.started.values():
@@ -150,7 +162,7 @@ def start_run(broker_settings: BrokerSettings, run_id: str, tmp_path: Path) -> I
     """Starts a run's first record, its synthetic pool and its four stages."""
     made: list[Pool | Processes] = []
 
-    def start(recipe: Recipe, shares: Shares) -> tuple[Pool, Processes]:
+    def start(recipe: Recipe, shares: Shares, dsn: str = "", stages: tuple[Stage, ...] = tuple(Stage)) -> tuple[Pool, Processes]:
         started = RunStarted(
             run_id=run_id,
             event_id=ids.event_id("run-started", run_id),
@@ -167,10 +179,10 @@ def start_run(broker_settings: BrokerSettings, run_id: str, tmp_path: Path) -> I
         )
         with make_producer(broker_settings) as producer:
             producer.send_all([(Topic.RUN_STARTED, started)])
-        pool, processes = Pool(broker_settings, run_id, recipe, shares), Processes(broker_settings, run_id, tmp_path)
+        pool, processes = Pool(broker_settings, run_id, recipe, shares), Processes(broker_settings, run_id, tmp_path, dsn)
         made.extend((pool, processes))
-        for stage in Stage:
-            processes.start(stage)
+        for stage in stages:
+            processes.start(stage.value)
         pool.start()
         return pool, processes
 
@@ -201,18 +213,17 @@ def await_batches(pool: Pool, processes: Processes, count: int) -> None:
     end = time.monotonic() + DEADLINE_S
     while len(pool.batches) < count:
         assert pool.problem is None, pool.problem
-        for stage, process in processes.started.items():
-            assert process.poll() is None, f"{stage.value} ended with {process.returncode}: {processes.told(stage)}"
-        assert time.monotonic() < end, f"{len(pool.batches)} of {count} batches: " + "\n".join(
-            processes.told(stage) for stage in Stage
-        )
+        for name, process in processes.started.items():
+            assert process.poll() is None, f"{name} ended with {process.returncode}: {processes.told(name)}"
+        told = "\n".join(processes.told(name) for name in processes.started)
+        assert time.monotonic() < end, f"{len(pool.batches)} of {count} batches: {told}"
         time.sleep(0.05)
 
 
 def await_exits(processes: Processes) -> None:
     """Every stage ends by itself, in order, once the run has finished."""
-    for stage, process in processes.started.items():
-        assert process.wait(60) == 0, processes.told(stage)
+    for name, process in processes.started.items():
+        assert process.wait(60) == 0, processes.told(name)
 
 
 def logged_plan(broker: BrokerSettings, recipe: Recipe, run_id: str) -> dict[str, Any]:
@@ -234,13 +245,13 @@ def expected_plan(recipe: Recipe, run_id: str, shares: Shares) -> dict[str, Any]
     return world.plan()
 
 
-def open_inputs(broker: BrokerSettings, run_id: str) -> list[str]:
+def open_inputs(broker: BrokerSettings, run_id: str, stages: tuple[Stage, ...] = tuple(Stage)) -> list[str]:
     """Partitions whose commit stands before their end, by stage."""
     admin, consumer = make_admin(broker), make_consumer(broker, None, ())
     behind = []
     try:
         for stage in Stage:
-            group = f"spade-{stage.value}-{run_id}"
+            group = f"spade-stream-{stage.value}-{run_id}"
             commits = admin.list_group_offsets(group)[group]
             parts = [
                 TopicPartition(topic.wire, number)
@@ -257,21 +268,43 @@ def open_inputs(broker: BrokerSettings, run_id: str) -> list[str]:
     return behind
 
 
-def test_run_of_four_generations_is_planned_whole_and_every_commit_reaches_the_end(
+def count_batches(recipe: Recipe) -> int:
+    return len(list(Schedule(recipe.schedule).batches()))
+
+
+def test_run_with_memory_is_planned_whole_and_every_commit_reaches_the_end(
     start_run: Callable[..., tuple[Pool, Processes]],
     make_recipe: Callable[..., Recipe],
     broker_settings: BrokerSettings,
+    store: LocalStore,
     run_id: str,
 ) -> None:
-    recipe, shares = make_recipe(), Shares()
-    pool, processes = start_run(recipe, shares)
-    await_batches(pool, processes, len(list(Schedule(recipe.schedule).batches())))
+    recipe, shares = make_recipe(memory__enabled=True), Shares(non_finite=0.0, unequal=0.0)
+    pool, processes = start_run(recipe, shares, store.dsn)
+    processes.start("memory")
+    await_batches(pool, processes, count_batches(recipe))
     await_exits(processes)
     assert logged_plan(broker_settings, recipe, run_id) == expected_plan(recipe, run_id, shares)
     assert open_inputs(broker_settings, run_id) == []
+    requested = [record for record in read_topic(broker_settings, run_id, Topic.DESIGN_REQUESTED)]
+    lines = {request.generation: 0 for request in requested if isinstance(request, DesignRequested)}
+    for request in requested:
+        assert isinstance(request, DesignRequested)
+        lines[request.generation] += sum(len(slot.memory) for slot in request.slots)
+    assert lines[0] == lines[1] == 0
+    assert lines[2] > 0
+    assert lines[3] > 0
 
 
-def test_stages_killed_in_the_middle_lose_nothing_and_decide_the_same(
+def read_topic(broker: BrokerSettings, run_id: str, topic: Topic) -> list[Record]:
+    log = Log(broker, run_id, (topic,))
+    try:
+        return log.read_all()
+    finally:
+        log.close()
+
+
+def test_stages_killed_in_the_middle_and_two_score_workers_decide_the_same(
     start_run: Callable[..., tuple[Pool, Processes]],
     make_recipe: Callable[..., Recipe],
     broker_settings: BrokerSettings,
@@ -280,10 +313,63 @@ def test_stages_killed_in_the_middle_lose_nothing_and_decide_the_same(
     recipe, shares = make_recipe(schedule__steps=12), Shares()
     pool, processes = start_run(recipe, shares)
     await_batches(pool, processes, 2)
-    for stage in (Stage.SCORE, Stage.BATCH, Stage.DESIGN, Stage.ROLLOUT):
-        processes.kill(stage)
-        processes.start(stage)
-    await_batches(pool, processes, len(list(Schedule(recipe.schedule).batches())))
+    for stage in Stage:
+        processes.kill(stage.value)
+        processes.start(stage.value)
+    processes.start("score", "second score worker")
+    await_batches(pool, processes, count_batches(recipe))
     await_exits(processes)
     assert logged_plan(broker_settings, recipe, run_id) == expected_plan(recipe, run_id, shares)
     assert open_inputs(broker_settings, run_id) == []
+
+
+def test_poison_is_dead_lettered_with_its_place_other_runs_are_passed_over_and_sigterm_stops(
+    start_run: Callable[..., tuple[Pool, Processes]],
+    make_recipe: Callable[..., Recipe],
+    broker_settings: BrokerSettings,
+    run_id: str,
+) -> None:
+    _, processes = start_run(make_recipe(), Shares(), stages=(Stage.SCORE,))
+    raw = KafkaProducer(bootstrap_servers=broker_settings.address)
+    place = raw.send(Topic.ROLLOUT_FINISHED.wire, b"no record", partition=5).get(timeout=30)
+    raw.close()
+    with make_producer(broker_settings) as producer:
+        producer.send_all([(Topic.AUDIT_FINISHED, foreign_audit())])
+    end = time.monotonic() + DEADLINE_S
+    letters: list[Record] = []
+    while not letters or open_inputs(broker_settings, run_id, (Stage.SCORE,)):
+        assert processes.started["score"].poll() is None, processes.told("score")
+        assert time.monotonic() < end, processes.told("score")
+        letters = letters or read_topic(broker_settings, run_id, Topic.DEAD_LETTER)
+        time.sleep(0.2)
+    (letter,) = letters
+    assert isinstance(letter, DeadLetter)
+    assert (letter.origin_topic, letter.partition, letter.offset) == (place.topic, place.partition, place.offset)
+    assert (letter.data, "RolloutFinished" in letter.reason) == (b"no record", True)
+    processes.started["score"].send_signal(signal.SIGTERM)
+    assert processes.started["score"].wait(30) == 0, processes.told("score")
+
+
+def foreign_audit() -> AuditFinished:
+    return AuditFinished(run_id="another", event_id="a", play_id="p", env_id="e", step=0, generation=0, equal=True)
+
+
+def test_flood_of_poison_stops_the_stage_with_its_cause(
+    start_run: Callable[..., tuple[Pool, Processes]], make_recipe: Callable[..., Recipe], broker_settings: BrokerSettings
+) -> None:
+    _, processes = start_run(make_recipe(), Shares(), stages=(Stage.ROLLOUT,))
+    raw = KafkaProducer(bootstrap_servers=broker_settings.address)
+    for number in range(30):
+        raw.send(Topic.SLOTS_CLOSED.wire, b"poison %d" % number)
+    raw.close()
+    assert processes.started["rollout"].wait(DEADLINE_S) == 1
+    assert "DeadLetterFloodError: stream stage rollout met more than 20 records" in processes.told("rollout")
+
+
+def test_generation_that_never_reaches_memory_stops_the_design_stage_with_its_cause(
+    start_run: Callable[..., tuple[Pool, Processes]], make_recipe: Callable[..., Recipe], store: LocalStore
+) -> None:
+    recipe = make_recipe(memory__enabled=True, memory__wait_s=1)
+    _, processes = start_run(recipe, Shares(), store.dsn)
+    assert processes.started["design"].wait(DEADLINE_S) == 1
+    assert "StageTimeoutError: generation 0" in processes.told("design")
