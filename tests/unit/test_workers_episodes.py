@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from infra.dialects import ParsedDesign
 from schemas.common import SamplingSettings
-from schemas.design import DesignSlot
 from schemas.rollout import HINTED, PLAIN, Play, PlayEnvironment
+from tests.fakes.dialect import EOS, LetterDialect, encode
 from tests.fakes.sampler import HashSampler
 from tests.fakes.sandbox import FakeSandbox
 from workers.episodes import Episode, Rules, play_all, turn_seed
@@ -18,7 +17,6 @@ from workers.samplers.base import SampleRequest, SampleResult, SamplingInterrupt
 from workers.sandbox.base import EndReason
 from workers.sessions import SessionTable
 
-EOS = 0
 COUNTDOWN = """
 class CountEnv:
     def __init__(self, max_turns=25): self.turn = 0
@@ -31,36 +29,6 @@ class CountEnv:
         if action == "t": return "cut", 0.25, False, True, {}
         return f"left {self.left}", 3.0 if self.left == 0 else 0.5, self.left == 0, False, {}
 """
-
-
-class LetterDialect:
-    """A token a letter; 0 ends a turn."""
-
-    name = "letters"
-    design_stop_ids = frozenset({EOS})
-    play_stop_ids = frozenset({EOS})
-
-    def design_prompt(self, slot: DesignSlot) -> list[int]:
-        return encode(slot.skill)
-
-    def parse_design(self, token_ids: Sequence[int]) -> ParsedDesign:
-        return ParsedDesign(self.parse_action(token_ids), "hint")
-
-    def open_play(self, observation: str, hint: str | None) -> list[int]:
-        return encode(observation + (f"|{hint}" if hint is not None else "") + ">")
-
-    def continue_play(self, observation: str) -> list[int]:
-        return encode(f"{observation}>")
-
-    def parse_action(self, token_ids: Sequence[int]) -> str:
-        return "".join(chr(token) for token in token_ids if token != EOS)
-
-    def describe(self, source: str) -> tuple[str, int]:
-        return "other", 0
-
-
-def encode(text: str) -> list[int]:
-    return [ord(letter) for letter in text]
 
 
 class ActingSampler(HashSampler):
