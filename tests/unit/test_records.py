@@ -28,12 +28,8 @@ def fill(kind: Any, name: str) -> Any:
         return {"key": fill(arguments[1], name)}
     if isinstance(kind, type) and issubclass(kind, Part | Record):
         hints = typing.get_type_hints(kind)
-        return kind(
-            **{
-                field.name: 1 if field.name == "schema_version" else fill(hints[field.name], field.name)
-                for field in msgspec.structs.fields(kind)
-            }
-        )
+        values: dict[str, Any] = {field.name: fill(hints[field.name], field.name) for field in msgspec.structs.fields(kind)}
+        return kind(**({**values, "schema_version": 1} if "schema_version" in values else values))
     return {str: f"{name} ✓", int: 3, float: 0.5, bool: True, bytes: b"\x01\x00\x00\x80"}[kind]
 
 
