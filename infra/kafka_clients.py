@@ -111,7 +111,7 @@ def make_consumer(
             auto_offset_reset=offset_reset,
             allow_auto_create_topics=False,
             max_poll_records=max_poll_records,
-            # With them a partition that was paused, or sought to where it stood, is not fetched again (kafka-python 3.0.12, measured).
+            # With them a partition that was paused, or sought to where it stood, is not fetched again (3.0.12, measured).
             enable_incremental_fetch_sessions=False,
             max_partition_fetch_bytes=REQUEST_BYTES,
             fetch_max_bytes=FETCH_BYTES,

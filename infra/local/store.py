@@ -110,11 +110,20 @@ class LocalStore:
                 f"{self.data_dir} has {free // 2**20} MiB free, the store needs {LEAST_FREE_BYTES // 2**20}",
                 "Free some, or name another folder",
             )
-        _write_secret(self.token_file, secrets.token_urlsafe(32) if token is None else token)
+        # The token takes its place only when the new server has the folder: a refused start leaves the running one's in force.
+        offered = self.data_dir / f"token.{os.getpid()}"
+        _write_secret(offered, secrets.token_urlsafe(32) if token is None else token)
+        try:
+            self._serve(offered)
+            offered.replace(self.token_file)
+        finally:
+            offered.unlink(missing_ok=True)
+
+    def _serve(self, token_file: Path) -> None:
         start = self.log.stat().st_size if self.log.exists() else 0
         command = [sys.executable, "-m", "infra.local.store_server", "--path", str(self.data_dir / "engine")]
         self._process = OwnedProcess.start(
-            [*command, "--port", str(self.port), "--token-file", str(self.token_file)],
+            [*command, "--port", str(self.port), "--token-file", str(token_file)],
             self.log,
             env={**os.environ, "TZ": "UTC"},
             detached=self._detached,

@@ -1,0 +1,70 @@
+"""Migrations go up once, come down, and refuse a database that they do not know."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import uuid
+from pathlib import Path
+
+import pytest
+
+from infra.clickhouse import connect
+from infra.local.store import LocalStore
+from infra.migrate import FOLDER, migrate, roll_back
+from schemas.errors import MigrationError
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def dsn(store: LocalStore) -> str:
+    """A database of this test's own on the shared store."""
+    return store.dsn.replace("/spade?", f"/m_{uuid.uuid4().hex[:10]}?")
+
+
+def tables(dsn: str) -> set[str]:
+    client = connect(dsn)
+    names = {row["name"] for row in client.query("SHOW TABLES")}
+    client.close()
+    return names
+
+
+def test_up_is_idempotent_and_down_removes_what_up_made(dsn: str) -> None:
+    versions = sorted(int(path.name[:3]) for path in FOLDER.glob("*.up.sql"))
+    assert migrate(dsn) == versions
+    made = tables(dsn)
+    assert {"runs", "episodes", "environments", "dead_letters"} <= made
+    assert migrate(dsn) == []
+    assert roll_back(dsn, len(versions)) == versions[::-1]
+    assert tables(dsn) == {"schema_versions"}
+    assert migrate(dsn) == versions
+    assert tables(dsn) == made
+
+
+def test_a_database_that_is_ahead_is_refused(dsn: str, tmp_path: Path) -> None:
+    migrate(dsn)
+    older = tmp_path / "older"
+    shutil.copytree(FOLDER, older)
+    for path in older.glob("002_*"):
+        path.unlink()
+    with pytest.raises(MigrationError, match=r"does not fit this code's migrations .*Use the version of spade that made it"):
+        migrate(dsn, older)
+
+
+def test_a_changed_migration_is_refused(dsn: str, tmp_path: Path) -> None:
+    migrate(dsn)
+    changed = tmp_path / "changed"
+    shutil.copytree(FOLDER, changed)
+    first = next(changed.glob("001_*.up.sql"))
+    first.write_text(first.read_text() + "\n-- another\n")
+    with pytest.raises(MigrationError, match="md5 is not equal"):
+        migrate(dsn, changed)
+
+
+def test_every_migration_can_be_undone_and_every_table_drops_repeated_blocks() -> None:
+    ups = {path.name.removesuffix(".up.sql") for path in FOLDER.glob("*.up.sql")}
+    assert ups == {path.name.removesuffix(".down.sql") for path in FOLDER.glob("*.down.sql")}
+    text = "".join(path.read_text() for path in FOLDER.glob("*.up.sql"))
+    made = len(re.findall(r"CREATE TABLE", text))
+    assert made == text.count("ENGINE = ReplacingMergeTree(_version)") == text.count("non_replicated_deduplication_window")
