@@ -1,6 +1,6 @@
 """The one consume loop of the design, validate and rollout workers.
 
-In: records of the stage's topics, in the group spade-STAGE-RUN, each handed to the stage's work. Out: what the work returns,
+In: records of the stage's topics, in the group spade-work-STAGE-RUN, each handed to the stage's work. Out: what the work returns,
 acknowledged by the broker before the input is committed; dead letters. Commits only finished prefixes (infra.ledger), so a kill
 at any moment repeats work and loses none; outputs have derived ids, so a repetition writes equal records.
 Slow work runs in a thread while this loop goes on polling, with at most `prefetch` records waiting and the partitions paused.
@@ -127,6 +127,7 @@ class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-py
     def run(self) -> None:
         """See the module."""
         self._consumer.subscribe([topic.wire for topic in self._stage.topics], listener=self)
+        log.info("waiting for work", stage=self._stage.name)
         with (
             make_producer(self._broker) as producer,
             ControlReader(self._broker, [Topic.RUN_FINISHED], self._run.run_id) as control,

@@ -1,6 +1,6 @@
 """The design worker: a unit of slots becomes designs, sampled as one batch. `spade work design`.
 
-In: spade-design-requested, in the group spade-design-RUN. Out: one spade-env-proposed a slot, with its tokens, their
+In: spade-design-requested, in the group spade-work-design-RUN. Out: one spade-env-proposed a slot, with its tokens, their
 log-probabilities, and what they decode to: the source and the hint, or why they could not be read.
 """
 

@@ -1,6 +1,6 @@
 """The rollout worker: a unit of plays, sampled turn by turn as one batch, acted in jails. `spade work rollout`.
 
-In: spade-rollout-requested, in the group spade-rollout-RUN. Out: one spade-rollout-finished a play, with its tokens, turns,
+In: spade-rollout-requested, in the group spade-work-rollout-RUN. Out: one spade-rollout-finished a play, with its tokens, turns,
 return and end; a play that the infrastructure failed in every try is recorded as lost.
 """
 
@@ -10,7 +10,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from infra.dialects import Dialect, load_dialect
@@ -42,8 +41,7 @@ def run(context: ProcessContext) -> None:
     recipe = started.recipe
     dialect = load_dialect(started.dialect, find_folder(recipe.model.path))
     stage = Stage("rollout", (Topic.ROLLOUT_REQUESTED,), DEADLINE_S, prefetch=2, tries=recipe.rollout.tries)
-    state_dir = Path(context.state_dir) / "slots" if context.state_dir else None
-    sandbox = open_sandbox(recipe.sandbox.mode, required_level=recipe.sandbox.level, slots=IDLE_ZYGOTES, state_dir=state_dir)
+    sandbox = open_sandbox(recipe.sandbox.mode, required_level=recipe.sandbox.level, slots=IDLE_ZYGOTES)
 
     def make_work(stop: threading.Event) -> Work:
         sampler = make_sampler(recipe, stop.is_set)

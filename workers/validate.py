@@ -1,6 +1,6 @@
 """The validate worker: designs before the gate, and plays repeated for audit. `spade work validate`. Imports no torch.
 
-In: spade-env-proposed and spade-audit-requested, in the group spade-validate-RUN. Out: one spade-env-validated or
+In: spade-env-proposed and spade-audit-requested, in the group spade-work-validate-RUN. Out: one spade-env-validated or
 spade-env-rejected a design, with what each rule saw; one spade-audit-finished an audit. A judgement that the machine interrupted
 is made again; when tries end, the design is rejected with rule "lost", which is never scored.
 """
@@ -12,7 +12,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from infra.kafka import RecordFetcher
@@ -42,10 +41,9 @@ def run(context: ProcessContext) -> None:
     started = await_run(context)
     bind_run(started.run_id)
     recipe = started.recipe
-    state_dir = Path(context.state_dir) / "slots" if context.state_dir else None
     stage = Stage("validate", (Topic.ENV_PROPOSED, Topic.AUDIT_REQUESTED), DEADLINE_S, prefetch=32, tries=recipe.rollout.tries)
-    sandbox = open_sandbox(recipe.sandbox.mode, required_level=recipe.sandbox.level, state_dir=state_dir)
-    fresh = open_sandbox("fresh", required_level=recipe.sandbox.level, state_dir=state_dir)
+    sandbox = open_sandbox(recipe.sandbox.mode, required_level=recipe.sandbox.level)
+    fresh = open_sandbox("fresh", required_level=recipe.sandbox.level)
     fetcher = RecordFetcher(context.broker)
 
     def make_work(stop: threading.Event) -> Work:

@@ -187,7 +187,7 @@ def read_all(broker: BrokerSettings, topic: Topic, run_id: str) -> list[Record]:
 
 
 def committed(broker: BrokerSettings, run: Run, at: Reference) -> int | None:
-    consumer = make_consumer(broker, f"spade-echo-{run.run_id}", ())
+    consumer = make_consumer(broker, f"spade-work-echo-{run.run_id}", ())
     try:
         place = consumer.committed(TopicPartition(at.topic, at.partition))
         return None if place is None else int(place)
