@@ -20,8 +20,9 @@ from infra.telemetry import get_logger
 from schemas.errors import BrokerError, SettingsError
 from schemas.settings import BrokerSettings, ProcessContext
 from schemas.topics import Topic
+from streams.membership import Membership
 from streams.shell import StageShell
-from streams.stage import Stage
+from streams.stage import Stage, group_name
 
 WATCH_S = 0.5
 POLL_STOP_S = 0.2
@@ -38,8 +39,11 @@ def run(stage: str, context: ProcessContext) -> None:
         raise SettingsError(f"there is no stream stage {stage!r}", f"Name one of {known}") from None
     found = await_run(context)
     partitions = common_partitions(context.broker)
-    with tempfile.TemporaryDirectory(prefix=f"spade-{stage}-") as data_dir:
-        asyncio.run(_serve(chosen, found, context, partitions, data_dir))
+    with (
+        Membership(group_name(chosen, found.run_id)) as member,
+        tempfile.TemporaryDirectory(prefix=f"spade-{stage}-") as data_dir,
+    ):
+        asyncio.run(_serve(chosen, found, context, partitions, data_dir, member.instance_id))
 
 
 def common_partitions(broker: BrokerSettings) -> int:
@@ -55,8 +59,8 @@ def common_partitions(broker: BrokerSettings) -> int:
     return next(iter(counts.values()))
 
 
-async def _serve(stage: Stage, found: Run, context: ProcessContext, partitions: int, data_dir: str) -> None:
-    shell = StageShell(stage, found, context, partitions, data_dir, SystemClock())
+async def _serve(stage: Stage, found: Run, context: ProcessContext, partitions: int, data_dir: str, instance_id: str) -> None:
+    shell = StageShell(stage, found, context, partitions, data_dir, SystemClock(), instance_id)
     restore = _on_signals(shell.stopped.set)
     watch = asyncio.create_task(_watch_end(shell, found.run_id, context.broker))
     try:

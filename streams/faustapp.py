@@ -18,8 +18,8 @@ from schemas.settings import BrokerSettings
 from schemas.topics import Topic
 
 COMMIT_INTERVAL_S = 0.5
-SESSION_TIMEOUT_S = 10.0
-HEARTBEAT_S = 2.5
+SESSION_TIMEOUT_S = 30.0  # a process starved of its core is not dead; restarts don't wait for it (membership)
+HEARTBEAT_S = 3.0
 BUFFERED_RECORDS = 256  # of one stream; episodes are large
 
 CommitPosition = Callable[[str, int], int | None]  # topic, partition -> offset after the finished prefix
@@ -44,8 +44,11 @@ def consumer_type(position_of: CommitPosition) -> type[Any]:
     return LedgerConsumer
 
 
-def make_app(name: str, broker: BrokerSettings, data_dir: str, position_of: CommitPosition) -> Any:
-    """The app named `name`, which is its consumer group too. Must be called in the event loop that runs it."""
+def make_app(name: str, broker: BrokerSettings, data_dir: str, position_of: CommitPosition, instance_id: str = "") -> Any:
+    """The app named `name`, which is its consumer group too; `instance_id`: its static name there, "" for none.
+
+    Must be called in the event loop that runs it.
+    """
     app = faust.App(
         name,
         broker=[f"kafka://{address}" for address in broker.address.split(",")],
@@ -63,6 +66,7 @@ def make_app(name: str, broker: BrokerSettings, data_dir: str, position_of: Comm
         broker_session_timeout=SESSION_TIMEOUT_S,
         broker_heartbeat_interval=HEARTBEAT_S,
         consumer_auto_offset_reset="earliest",
+        consumer_group_instance_id=instance_id or None,
         consumer_max_fetch_size=REQUEST_BYTES,
         producer_max_request_size=REQUEST_BYTES,
         producer_acks=-1,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -29,7 +29,7 @@ from streams.design import DesignJoin
 from streams.faustapp import make_app, raw_topic
 from streams.held import HeldInputs
 from streams.recollection import Recollection
-from streams.stage import Emit, Join, Outputs, Positioned, Stage
+from streams.stage import Emit, Join, Outputs, Positioned, Stage, group_name
 from streams.stages import SPECS
 
 FLOOD_LIMIT = 20
@@ -40,7 +40,16 @@ DEAD_LETTER_BYTES = 1024 * 1024
 class StageShell:
     """One stage of one run in this process. `failure` holds what ended it."""
 
-    def __init__(self, stage: Stage, run: Run, context: ProcessContext, partitions: int, data_dir: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        run: Run,
+        context: ProcessContext,
+        partitions: int,
+        data_dir: str,
+        clock: Clock,
+        instance_id: str = "",
+    ) -> None:
         self.spec = SPECS[stage]
         self.stage = stage
         self.run = run
@@ -60,7 +69,7 @@ class StageShell:
         self._openings: set[asyncio.Task[None]] = set()
         self._dead_letters = 0
         self._recollection = Recollection(run, context.store_dsn)
-        self.app = make_app(f"spade-stream-{stage.value}-{run.run_id}", context.broker, data_dir, self.held.commit_position)
+        self.app = make_app(group_name(stage, run.run_id), context.broker, data_dir, self.held.commit_position, instance_id)
         self._channels = {topic: raw_topic(self.app, [topic]) for topic in Topic}
         self._register()
 
@@ -240,8 +249,3 @@ _NO_RECORD = Record(run_id="", event_id="")
 
 def _learning(positioned: Positioned) -> Callable[[Join], Outputs]:
     return lambda join: join.learn(positioned)
-
-
-def input_topics(stages: Iterable[Stage]) -> set[Topic]:
-    """The topics that these stages consume in their groups."""
-    return {topic for stage in stages for topic in SPECS[stage].inputs}

@@ -28,6 +28,11 @@ class Stage(Enum):
     BATCH = "batch"
 
 
+def group_name(stage: Stage, run_id: str) -> str:
+    """The consumer group of a stage in a run; worker pools of the same stage word have groups of their own."""
+    return f"spade-stream-{stage.value}-{run_id}"
+
+
 @dataclass(frozen=True)
 class Positioned:
     """A record and where it stands."""

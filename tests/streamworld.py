@@ -15,7 +15,7 @@ from typing import Any
 from infra.kafka import partition_of, unit_partition
 from schemas import ids
 from schemas.common import Record, Reference
-from schemas.design import DesignRequested, Document, EnvRejected, EnvValidated
+from schemas.design import DesignRequested, Document, EnvProposed, EnvRejected, EnvValidated
 from schemas.rollout import HINTED, AuditFinished, AuditRequested, RolloutFinished, RolloutRequested
 from schemas.run import RunEnding
 from schemas.settings import Recipe, build_recipe
@@ -73,7 +73,8 @@ def answer(record: Record, shares: Shares) -> list[Record]:
     """What the workers write in answer to a request."""
     match record:
         case DesignRequested() as request:
-            return [_verdict(request, place, shares) for place in range(len(request.slots))]
+            places = range(len(request.slots))
+            return [make(request, place) for place in places for make in (_proposal, lambda r, p: _verdict(r, p, shares))]
         case RolloutRequested() as request:
             return [_play(request, place, shares) for place in range(len(request.plays))]
         case AuditRequested() as request:
@@ -91,6 +92,22 @@ def answer(record: Record, shares: Shares) -> list[Record]:
         case BatchReady(run_id=run_id, step=step, drain=False):
             return [policy(run_id, step + 1)]
     return []
+
+
+def _proposal(request: DesignRequested, place: int) -> Record:
+    slot = request.slots[place]
+    return EnvProposed(
+        run_id=request.run_id,
+        event_id=slot.env_id,
+        env_id=slot.env_id,
+        unit_id=request.unit_id,
+        generation=request.generation,
+        slot=slot.slot,
+        design_attempt=slot.design_attempt,
+        skill=slot.skill,
+        document_id=slot.document.document_id,
+        group=slot.group,
+    )
 
 
 def _verdict(request: DesignRequested, place: int, shares: Shares) -> Record:

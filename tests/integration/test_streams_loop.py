@@ -45,7 +45,7 @@ else:
     from streams.app import run
     run(sys.argv[1], context)
 """
-DEADLINE_S = 300.0  # bounds a hang; two cores may be busy with other work
+DEADLINE_S = 300.0  # bounds a hang; the two cores may be busy with other work
 REQUESTS = (Topic.DESIGN_REQUESTED, Topic.ROLLOUT_REQUESTED, Topic.AUDIT_REQUESTED, Topic.BATCH_READY)
 
 
@@ -286,7 +286,7 @@ def test_run_with_memory_is_planned_whole_and_every_commit_reaches_the_end(
     await_exits(processes)
     assert logged_plan(broker_settings, recipe, run_id) == expected_plan(recipe, run_id, shares)
     assert open_inputs(broker_settings, run_id) == []
-    requested = [record for record in read_topic(broker_settings, run_id, Topic.DESIGN_REQUESTED)]
+    requested = list(read_topic(broker_settings, run_id, Topic.DESIGN_REQUESTED))
     lines = {request.generation: 0 for request in requested if isinstance(request, DesignRequested)}
     for request in requested:
         assert isinstance(request, DesignRequested)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from schemas.common import Record
-from schemas.design import DesignRequested, Document, EnvRejected, EnvValidated, MemoryLine, SlotsClosed
+from schemas.design import DesignRequested, Document, EnvProposed, EnvRejected, EnvValidated, MemoryLine, SlotsClosed
 from schemas.run import RunEnding
 from schemas.settings import GAMES_SKILLS, Recipe, build_recipe
 from schemas.topics import BY_RECORD
@@ -57,7 +57,7 @@ def closed_in(outputs: Outputs) -> SlotsClosed:
 
 
 def verdicts(requests: list[DesignRequested], shares: Shares) -> list[Any]:
-    return [verdict for request in requests for verdict in answer(request, shares)]
+    return [one for request in requests for one in answer(request, shares) if not isinstance(one, EnvProposed)]
 
 
 def test_generations_open_in_turn_where_policy_and_memory_allow() -> None:
