@@ -7,6 +7,7 @@ design stage. Calls block up to the timeout and raise StoreError (unreachable, r
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -123,6 +124,7 @@ class ClickHouseStore:
         self._database = address.database if database is None else database
         self._client: Any = None
         self._async_client: Any = None
+        self._opening = asyncio.Lock()
 
     def query(self, sql: str, params: Mapping[str, Any] | None = None, *, readonly: bool = False) -> list[Row]:
         """See Store.query."""
@@ -146,12 +148,8 @@ class ClickHouseStore:
     async def async_query(self, sql: str, params: Mapping[str, Any] | None = None) -> list[Row]:
         """See Store.async_query. One event loop an object."""
         with _boundary(self.address):
-            if self._async_client is None:
-                import clickhouse_connect
-
-                _quieten()
-                self._async_client = await clickhouse_connect.get_async_client(**self._options())
-            answer = await self._async_client.query(sql, parameters=dict(params or {}))
+            client = await self._asynchronous()
+            answer = await client.query(sql, parameters=dict(params or {}))
             return list(answer.named_results())
 
     def close(self) -> None:
@@ -173,6 +171,15 @@ class ClickHouseStore:
             _quieten()
             self._client = clickhouse_connect.get_client(**self._options())
         return self._client
+
+    async def _asynchronous(self) -> Any:
+        async with self._opening:  # several tasks may ask first at once: one client, not one each
+            if self._async_client is None:
+                import clickhouse_connect
+
+                _quieten()
+                self._async_client = await clickhouse_connect.get_async_client(**self._options())
+            return self._async_client
 
     def _options(self) -> dict[str, Any]:
         address = self.address
