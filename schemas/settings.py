@@ -202,6 +202,8 @@ class ProcessSettings(Settings):
     stream_workers: int = Field(default=1, ge=0)
     threads: int = Field(default=1, ge=1)
     """Torch threads of each sampling worker."""
+    sampler: Literal["transformers", "vllm"] = "transformers"
+    """What samples in design and rollout workers; vllm needs the extra of that name."""
     restarts: int = Field(default=3, ge=0)
     """Restarts of one process before the run stops with the cause."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 from infra.kafka import ControlReader, LogEntry
 from infra.policystore import PolicyStore
@@ -28,11 +27,15 @@ log = get_logger("workers.policies")
 
 def make_sampler(recipe: Recipe, interrupted: Callable[[], bool]) -> Sampler:
     """The recipe's sampler, without a policy yet. Imports torch."""
+    if recipe.processes.sampler == "vllm":
+        from workers.samplers.vllm import VllmSampler
+
+        return VllmSampler(interrupted=interrupted)
     import torch
 
     from workers.samplers.transformers import TransformersSampler
 
-    device: Literal["cuda", "cpu"] = "cuda" if torch.cuda.is_available() else "cpu"
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     return TransformersSampler(device=device, threads=recipe.processes.threads, interrupted=interrupted)
 
 

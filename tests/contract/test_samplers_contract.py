@@ -3,6 +3,7 @@ float32 forward, a seed decides alone, turns reuse the cache without changing an
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 
 from infra.sampling import processed_logprobs
-from schemas.common import SamplingSettings, pack_floats, pack_ints
+from schemas.common import SamplingSettings, pack_floats, pack_ints, unpack_floats
 from schemas.errors import CanaryError, ModelError, SettingsError
 from schemas.train import Canary, PolicyPublished
+from tests.fakes.sampler import HashSampler
 from workers.samplers.base import Sampler, SampleRequest, SamplingInterrupted
+from workers.samplers.canary import check_canary
 from workers.samplers.transformers import TransformersSampler
 
 VOCABULARY = 96
@@ -94,6 +97,14 @@ def sampler(policy: tuple[Any, Path]) -> Sampler:
     return loaded
 
 
+@pytest.fixture(params=["transformers", "fake"])
+def any_sampler(request: pytest.FixtureRequest, policy: tuple[Any, Path]) -> Sampler:
+    """The real sampler, and the one that unit tests use in its place."""
+    loaded: Sampler = TransformersSampler() if request.param == "transformers" else HashSampler(VOCABULARY, 128)
+    loaded.load(publication(*policy), policy[1])
+    return loaded
+
+
 @pytest.fixture
 def ask() -> Callable[..., SampleRequest]:
     def build(
@@ -128,14 +139,14 @@ def test_logprobs_are_those_of_a_plain_float32_forward(
     assert compared > 100
 
 
-def test_the_seed_decides_whatever_the_companions(sampler: Sampler, ask: Callable[..., SampleRequest]) -> None:
+def test_the_seed_decides_whatever_the_companions(any_sampler: Sampler, ask: Callable[..., SampleRequest]) -> None:
     requests = [ask(prompt, seed=1000 + i) for i, prompt in enumerate(prompts(24))]
-    together = sampler.sample(requests)
-    backwards = sampler.sample(requests[::-1])[::-1]
-    alone = [sampler.sample([request])[0] for request in requests]
+    together = any_sampler.sample(requests)
+    backwards = any_sampler.sample(requests[::-1])[::-1]
+    alone = [any_sampler.sample([request])[0] for request in requests]
     assert [r.tokens for r in together] == [r.tokens for r in backwards] == [r.tokens for r in alone]
-    assert together == sampler.sample(requests)
-    other = sampler.sample([ask(request.prompt, seed=request.seed + 1) for request in requests])
+    assert together == any_sampler.sample(requests)
+    other = any_sampler.sample([ask(request.prompt, seed=request.seed + 1) for request in requests])
     assert sum(a.tokens != b.tokens for a, b in zip(together, other, strict=True)) > 18
 
 
@@ -145,13 +156,13 @@ def test_mixed_distributions_in_one_batch_sample_as_they_do_alone(sampler: Sampl
     assert [r.tokens for r in together] == [sampler.sample([request])[0].tokens for request in requests]
 
 
-def test_a_completion_ends_with_its_stop_token_or_at_its_bound(sampler: Sampler, ask: Callable[..., SampleRequest]) -> None:
+def test_a_completion_ends_with_its_stop_token_or_at_its_bound(any_sampler: Sampler, ask: Callable[..., SampleRequest]) -> None:
     short = SamplingSettings(max_tokens=3)
     requests = [
         ask(prompt, seed=i, settings=short if i % 2 else DISTRIBUTIONS[0], stop_ids=frozenset(range(8)))
         for i, prompt in enumerate(prompts(40))
     ]
-    results = sampler.sample(requests)
+    results = any_sampler.sample(requests)
     assert {result.stop_reason for result in results} == {"stop", "length"}
     for request, result in zip(requests, results, strict=True):
         assert len(result.tokens) == len(result.logprobs)
@@ -209,6 +220,18 @@ def test_weights_that_are_not_the_published_ones_are_refused_and_the_old_policy_
     assert sampler.sample([request]) != before
 
 
+def test_log_probabilities_that_are_no_numbers_never_pass_the_canary(policy: tuple[Any, Path]) -> None:
+    published = publication(*policy)
+    told = unpack_floats(published.canary.logprobs)
+    check_canary(published, told, "float32")
+    check_canary(published, [value + 0.01 for value in told], "bfloat16")
+    for wrong in ([math.nan, *told[1:]], [value + 0.01 for value in told], [-math.inf, *told[1:]]):
+        with pytest.raises(CanaryError):
+            check_canary(published, wrong, "float32")
+    with pytest.raises(CanaryError):
+        check_canary(published, [value + 0.05 for value in told], "bfloat16")
+
+
 def test_half_of_the_new_weights_is_caught_by_the_canary(policy: tuple[Any, Path], sampler: Sampler, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
@@ -234,11 +257,11 @@ def test_a_folder_without_weights_is_named_with_the_fix(sampler: Sampler, policy
 
 
 def test_a_prompt_beyond_the_context_is_refused_and_one_near_it_is_cut_at_the_context(
-    sampler: Sampler, ask: Callable[..., SampleRequest]
+    any_sampler: Sampler, ask: Callable[..., SampleRequest]
 ) -> None:
     with pytest.raises(SettingsError, match="128"):
-        sampler.sample([ask([3] * 128)])
-    result = sampler.sample([ask([3] * 120, stop_ids=frozenset())])[0]
+        any_sampler.sample([ask([3] * 128)])
+    result = any_sampler.sample([ask([3] * 120, stop_ids=frozenset())])[0]
     assert len(result.tokens) == 8
     assert result.stop_reason == "length"
 

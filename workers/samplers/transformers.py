@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from schemas.common import unpack_floats, unpack_ints
+from schemas.common import unpack_ints
 from schemas.errors import CanaryError, ModelError, SettingsError
-from schemas.train import Canary, PolicyPublished
+from schemas.train import PolicyPublished
 from workers.samplers.base import SampleRequest, SampleResult, SamplingInterrupted
 from workers.samplers.cache import RaggedCache
+from workers.samplers.canary import check_canary
 from workers.samplers.decoding import Decoding
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 ATTENTION = "spade_ragged"
 PREFILL_TOKENS = 16_384  # padded tokens of one forward pass over prompts
 INTERRUPT_EVERY = 8  # decoding steps between looks at `interrupted`
-BFLOAT16_MEAN, BFLOAT16_MAX = 0.02, 0.2  # canary tolerance where the weights are rounded
 
 
 class TransformersSampler:
@@ -66,7 +66,7 @@ class TransformersSampler:
         self.reset_cache()
         try:
             with torch.inference_mode():
-                self._check(published, published.canary)
+                check_canary(published, self._canary(unpack_ints(published.canary.tokens)), self._dtype)
         except CanaryError:
             self._model = before
             raise
@@ -239,29 +239,17 @@ class TransformersSampler:
             )
         return min(request.settings.max_tokens, context - len(request.prompt))
 
-    def _check(self, published: PolicyPublished, canary: Canary) -> None:
-        """Holds our log-probabilities of the canary text against the trainer's; its second half continues the cache."""
+    def _canary(self, tokens: list[int]) -> list[float]:
+        """Log-probabilities of tokens[1:], plain; the second half of the text continues the cache of the first."""
         import torch
 
-        tokens, expected = unpack_ints(canary.tokens), torch.tensor(unpack_floats(canary.logprobs))
         row = torch.tensor([tokens], device=self._device)
         positions = torch.arange(len(tokens), device=self._device).unsqueeze(0)
         cache, half = self._new_cache(1, len(tokens)), max(1, len(tokens) // 2)
-        logits = [
-            self._forward(cache, row[:, part], positions[:, part]) for part in (slice(0, half), slice(half, len(tokens) - 1))
-        ]
-        seen = torch.cat(logits, 1)[0].log_softmax(-1).gather(-1, row[0, 1:].unsqueeze(-1)).squeeze(-1)
-        gap = (seen.cpu() - expected).abs()
-        worst, mean = float(gap.max()), float(gap.mean())
-        fits = worst <= canary.tolerance
-        if self._dtype == "bfloat16":
-            fits = mean <= BFLOAT16_MEAN and worst <= BFLOAT16_MAX
-        if not fits:  # also where the gap is not a number
-            raise CanaryError(
-                f"policy {published.version} ({published.digest[:12]}): the sampler's log-probabilities of the canary text "
-                f"differ from the trainer's by up to {worst:.3g} (mean {mean:.3g}, allowed {canary.tolerance:.3g})",
-                "The weights in its folder are stale, mixed or of another model",
-            )
+        parts = (slice(0, half), slice(half, len(tokens) - 1))
+        logits = torch.cat([self._forward(cache, row[:, part], positions[:, part]) for part in parts], 1)
+        seen: list[float] = logits[0].log_softmax(-1).gather(-1, row[0, 1:].unsqueeze(-1)).squeeze(-1).tolist()
+        return seen
 
 
 def _head_size(config: Any) -> int:
