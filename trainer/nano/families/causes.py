@@ -70,8 +70,8 @@ FAMILIES = (
     Family(
         name="cause",
         skill="Causal Inference",
-        sizes=(1, 12),
-        easy=(1, 2),
+        sizes=(2, 12),
+        easy=(2, 3),
         keywords=FAMILY_WORDS["cause"],
         hints=(
             "go back link by link and write each",

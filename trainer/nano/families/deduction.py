@@ -101,8 +101,8 @@ FAMILIES = (
     Family(
         name="follow",
         skill="Logical Deduction",
-        sizes=(1, 12),
-        easy=(1, 2),
+        sizes=(2, 12),
+        easy=(2, 3),
         keywords=FAMILY_WORDS["follow"],
         hints=("write every link until none is left", "go link by link and write each", "chain the links in their turn"),
         draw=_draw_follow,
