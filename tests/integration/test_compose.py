@@ -27,7 +27,7 @@ COMPOSE = Path(sys.executable).with_name("docker-compose")
 POOLS = {"run", "design", "validate", "rollout", "memory"}
 
 
-def compose(*arguments: str, file: Path = FILE, password: str | None = "secret") -> subprocess.CompletedProcess[str]:
+def compose(*arguments: str, file: Path = FILE, password: str | None = "hunter-7") -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if key != "CLICKHOUSE_PASSWORD"}
     if password is not None:
         environment["CLICKHOUSE_PASSWORD"] = password
@@ -89,7 +89,7 @@ def test_pools_start_behind_topics_and_tables_and_only_jailed_ones_are_unconfine
         waits = {other: how["condition"] for other, how in services[name]["depends_on"].items()}
         assert waits == {"topics": "service_completed_successfully", "migrate": "service_completed_successfully"}
         assert services[name]["environment"]["SPADE_BROKER"] == "kafka:29092"
-        assert "secret" not in str(services[name]["environment"])
+        assert "hunter-7" not in str(services[name]["environment"])
     assert {name for name, service in services.items() if "security_opt" in service} == {"validate", "rollout"}
     assert not any("privileged" in service or "cap_add" in service for service in services.values())
 
@@ -123,10 +123,14 @@ def test_apache_kafka_runs_the_brokers_settings(tmp_path: Path) -> None:
         assert len(check_broker(settings)["brokers"]) == 1
         assert create_topics(settings)
         admin = make_admin(settings)
-        described = str(admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, "1")]))
+        described = admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, "1")], config_filter="all")["broker"]["1"]
         admin.close()
-        assert "message.max.bytes" in described
-        assert "10485760" in described
+        taken = {name: str(described[name]["value"]) for name in properties if name in described}
+        changed = {"listeners", "advertised.listeners", "controller.quorum.voters"}
+        assert {name: value for name, value in taken.items() if name not in changed} == {
+            name: value for name, value in properties.items() if name in taken and name not in changed
+        }
+        assert {"message.max.bytes", "auto.create.topics.enable", "offsets.retention.minutes", "log.retention.ms"} <= set(taken)
     finally:
         local.stop()
 
