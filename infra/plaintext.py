@@ -1,17 +1,16 @@
 """Hostile text made fit for people: what a model or an environment wrote, shown so that it can't act on who reads it.
 
 In: any str. Out: printable text. Covered: control characters, ANSI sequences, bidirectional overrides, invisible and
-unassigned characters, surrogates, line separators; with `escape_html` markup too. Not covered: letters that look alike.
+unassigned characters, surrogates, line separators, spaces other than the plain one; with `escape_html` markup too. Not
+covered: letters that look alike.
 """
 
 from __future__ import annotations
 
 import html
-import unicodedata
 from typing import Final
 
 DEFAULT_LIMIT: Final = 2000
-_HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def escape(text: str, limit: int = DEFAULT_LIMIT) -> str:
@@ -34,7 +33,7 @@ def _visible(character: str) -> str:
     code = ord(character)
     if character == "\n" or 0x20 <= code < 0x7F:
         return character
-    if unicodedata.category(character) not in _HIDDEN:
+    if character.isprintable():
         return character
     if code < 0x100:
         return f"\\x{code:02x}"

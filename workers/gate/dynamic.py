@@ -83,7 +83,7 @@ def ask_witness(judged: Judged) -> None:
     try:
         actions = judged.table.sandbox.witness(judged.source, judged.seeds)
     except SessionEnd as end:
-        raise refusal(end, "solution", None if end.kind in ("types", "nonfinite") else GateRule.WITNESS) from end
+        raise refusal(end, "solution", GateRule.WITNESS) from end
     judged.witness = dict(zip(judged.seeds, actions, strict=True))
 
 
@@ -103,7 +103,7 @@ def play_witness(judged: Judged) -> Numbers:
 def check_ends(judged: Judged) -> Numbers:
     """An episode of actions that do nothing ends within the cap."""
     seed = judged.seeds[0]
-    play = judged.table.play(seed, constant("no such action"))
+    play = judged.table.play(seed, constant("no such action"), rule=GateRule.SURVIVES)
     if not play.ended:
         raise Refused(GateRule.ENDS, f"seed {seed}: not over after {judged.table.cap} steps", {"steps": judged.table.cap})
     return {"steps": len(play.steps)}
@@ -159,9 +159,7 @@ def check_truncated_witness(judged: Judged) -> Numbers:
     """The witness without its last action earns little; one action less than one is no play at all."""
     if all(len(actions) <= 1 for actions in judged.witness.values()):
         return {"mean": 0.0, "plays": 0.0}
-    return _check_mean(
-        judged, GateRule.TRUNCATED_WITNESS, lambda _index, seed: scripted(judged.witness[seed][:-1]), most=SEEDS
-    )
+    return _check_mean(judged, GateRule.TRUNCATED_WITNESS, lambda _index, seed: scripted(judged.witness[seed][:-1]), most=SEEDS)
 
 
 def check_random(judged: Judged) -> Numbers:

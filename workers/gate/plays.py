@@ -71,6 +71,8 @@ class Table:
         try:
             with self.sandbox.open(self.source, max_turns=self.max_turns, hash_seed=hash_seed) as session:
                 first = session.reset(seed)
+                if not getattr(session, "first_info_empty", True):
+                    raise Refused(GateRule.INFO, "reset's info holds something")
                 actions, steps = self._episode(session, first, policy)
                 play = Play(seed, tuple(actions), first, tuple(steps))
                 if beyond_end and play.ended:
@@ -119,12 +121,11 @@ def refusal(end: SessionEnd, where: str, rule: GateRule | None = None) -> Refuse
     """What the end of a session means for the design."""
     if is_infrastructure(end.reason):
         return GateInterrupted(f"{where}: {end}")
+    if end.kind in (ErrorKind.TYPES, ErrorKind.NONFINITE) and rule is not GateRule.REPLAY:
+        return Refused(GateRule.TYPES, f"{where}: {end.evidence}")
     if rule is not None:
         return Refused(rule, f"{where}: {end}")
-    if end.reason is EndReason.ENV_ERROR:
-        kinds = {ErrorKind.TYPES: GateRule.TYPES, ErrorKind.NONFINITE: GateRule.TYPES}
-        return Refused(kinds.get(end.kind, GateRule.RUNS), f"{where}: {end.evidence}")
-    return Refused(GateRule.JAIL, f"{where}: {end}")
+    return Refused(GateRule.RUNS if end.reason is EndReason.ENV_ERROR else GateRule.JAIL, f"{where}: {end.evidence}")
 
 
 def scripted(actions: Sequence[str]) -> Policy:

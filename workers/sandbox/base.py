@@ -71,7 +71,7 @@ class Limits:
     step_s: float = 1.0
     steps: int = 256
     max_frame_bytes: int = 64 * 1024
-    patience: float = 10.0
+    patience: float = 60.0
     start_s: float = 20.0
 
 

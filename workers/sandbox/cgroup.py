@@ -133,9 +133,7 @@ def prepare_parent(hierarchy: Hierarchy) -> str:
 
 def slot_cgroup(hierarchy: Hierarchy, slot: int) -> SlotCgroup:
     """The cgroup of a slot; nothing is made yet."""
-    return SlotCgroup(
-        hierarchy.version, {name: folder / PARENT / f"slot-{slot}" for name, folder in hierarchy.mounts.items()}
-    )
+    return SlotCgroup(hierarchy.version, {name: folder / PARENT / f"slot-{slot}" for name, folder in hierarchy.mounts.items()})
 
 
 def existing_slots(hierarchy: Hierarchy) -> set[int]:

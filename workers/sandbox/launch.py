@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -36,15 +37,14 @@ class LauncherClient:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[other.fileno()],
-                env={},
+                # only what the interpreter itself may need to start; jails get none of it
+                env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
                 start_new_session=True,
             )
         finally:
             other.close()
 
-    def start(
-        self, argv: list[str], procs: list[str], slot: int, folders: list[str], descriptors: list[int]
-    ) -> tuple[int, int]:
+    def start(self, argv: list[str], procs: list[str], slot: int, folders: list[str], descriptors: list[int]) -> tuple[int, int]:
         """Starts a jail with copies of [stdio, log, control, slot lock]. Gives its id and nsjail's pid."""
         identity = next(self._ids)
         request = {"op": "start", "id": identity, "argv": argv, "procs": procs, "slot": slot, "dirs": folders}

@@ -25,7 +25,7 @@ from workers.sandbox.root import build_root, default_cache_dir
 from workers.sandbox.slots import SlotTable
 
 LEVELS: Final = ("full", "rootless")
-_TRIAL: Final = '''
+_TRIAL: Final = """
 class TrialEnv:
     def __init__(self, max_turns=25):
         self.seed = 0
@@ -34,7 +34,7 @@ class TrialEnv:
         return f"seed {seed}", {}
     def step(self, action):
         return action, 1.0, True, False, {}
-'''
+"""
 
 
 @dataclass(frozen=True)

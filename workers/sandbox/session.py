@@ -27,7 +27,7 @@ CREDENTIALS: Final = struct.Struct("iII")
 SEND_S: Final = 5.0
 KILL_S: Final = 2.0
 # computing: at least this share of the waited time went into the child's CPU time
-BUSY_SHARE: Final = 0.02
+BUSY_SHARE: Final = 0.003
 CPU_TICK_S: Final = 0.02
 _KINDS: Final = {"raised": ErrorKind.RAISED, "types": ErrorKind.TYPES, "nonfinite": ErrorKind.NONFINITE}
 
@@ -39,6 +39,8 @@ class EpisodeSession:
 
     def __init__(self, jail: Jail, max_turns: int, limits: Limits, on_close: Callable[[EpisodeSession, bool], None]) -> None:
         self.jail = jail
+        # whether reset's info held nothing: of interest to the gate alone
+        self.first_info_empty = True
         self._limits = limits
         self._on_close = on_close
         self._closed = False
@@ -77,7 +79,9 @@ class EpisodeSession:
         if not 0 <= seed < 1 << 63:
             raise ValueError(f"seed {seed} is out of range")
         self._await_made()
-        return self._ask("reset", seed, self._limits.reset_s, frames.Began).observation
+        began = self._ask("reset", seed, self._limits.reset_s, frames.Began)
+        self.first_info_empty = began.info_empty
+        return began.observation
 
     def step(self, action: str) -> StepResult:
         """See base.Session."""
@@ -167,7 +171,7 @@ class EpisodeSession:
                 waited_s = time.monotonic() - began
                 if used_s >= limit_s - CPU_TICK_S:
                     raise self._end(EndReason.CPU, f"{what}: {limit_s:g} s of CPU time") from None
-                if used_s < BUSY_SHARE * waited_s or waited_s > limit_s * self._limits.patience:
+                if used_s < BUSY_SHARE * max(waited_s, 1.0) or waited_s > limit_s * self._limits.patience:
                     raise self._end(EndReason.TIMEOUT, f"{what}: no reply in {waited_s:.1f} s, CPU {used_s:.2f} s") from None
                 wait_s = max(CPU_TICK_S, limit_s - used_s)
 

@@ -1,0 +1,180 @@
+"""The gate without a jail: static rules, leaks, source skeletons, and hostile text for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infra.plaintext import escape, escape_html, escape_line
+from infra.sourcetext import normalise, signature, similarity
+from workers.gate import leaks
+from workers.gate.rules import GateRule, Refused
+from workers.gate.static import ALLOWED_IMPORTS, check_static, cut_solution
+
+ENVIRONMENTS = Path(__file__).parents[1] / "environments"
+SUM = (ENVIRONMENTS / "sum_puzzle.py").read_text()
+BODY = "rng = random.Random(seed)"
+
+
+def rule_of(source: str) -> GateRule | None:
+    """The static rule that refuses, or None."""
+    try:
+        check_static(source, ALLOWED_IMPORTS)
+    except Refused as refused:
+        return refused.rule
+    return None
+
+
+@pytest.mark.parametrize("path", sorted(ENVIRONMENTS.glob("*.py")), ids=lambda path: path.stem)
+def test_honest_source_passes_and_its_play_text_lacks_solution_alone(path: Path) -> None:
+    source = path.read_text()
+    assert rule_of(source) is None
+    play = cut_solution(source)
+    assert "def solution" not in play
+    assert "def step" in play
+    assert source.startswith(play[: play.index("class ")])
+    compile(play, "play", "exec")
+
+
+@pytest.mark.parametrize(
+    ("rule", "line"),
+    [
+        ("calls", "eval('1')"),
+        ("calls", "f = exec"),
+        ("calls", "compile('1', '', 'eval')"),
+        ("calls", "open('x')"),
+        ("calls", "input()"),
+        ("calls", "getattr(self, 'a' + 'b')"),
+        ("calls", "getattr(self, '_hidden')"),
+        ("calls", "globals()"),
+        ("calls", "id(self)"),
+        ("calls", "hash('x')"),
+        ("calls", "random.SystemRandom()"),
+        ("printing", "print('x')"),
+        ("dunder", "self.__dict__"),
+        ("dunder", "(lambda: 0).__globals__"),
+        ("dunder", "'{0.__class__}'.format(self)"),
+        ("dunder", "x.f_back"),
+        ("imports", "import os"),
+        ("imports", "import gc"),
+        ("imports", "import inspect"),
+        ("imports", "import time"),
+        ("imports", "from random import _os"),
+        ("imports", "random._os"),
+        ("imports", "from collections import *"),
+        ("globals", "global SEEN"),
+        ("shared-state", "SumEnv.count = 1"),
+        ("shared-state", "f = lambda x=[]: x"),
+        ("shared-state", "type(self).seen.append(1)"),
+    ],
+)
+def test_forbidden_line_is_refused_by_its_rule(rule: str, line: str) -> None:
+    assert rule_of(SUM.replace(BODY, f"{line}\n        {BODY}")) == rule
+
+
+@pytest.mark.parametrize(
+    ("rule", "source"),
+    [
+        ("contract", "def"),
+        ("contract", "x = 1"),
+        ("contract", SUM + "\nclass OtherEnv:\n    pass\n"),
+        ("contract", SUM.replace("max_turns=25", "max_turns")),
+        ("contract", SUM.replace("max_turns=25", "max_turns=9")),
+        ("contract", SUM.replace("seed=None", "*seeds")),
+        ("contract", SUM.replace("(self, action)", "(self, action, more)")),
+        ("contract", SUM.replace("def solution(self)", "async def solution(self)")),
+        ("contract", "\x00"),
+        ("contract", "(" * 3000),
+        ("module-work", SUM + "\nfor n in range(3):\n    pass\n"),
+        ("module-work", SUM + "\nrandom.seed(1)\n"),
+        ("module-work", SUM + "\nVALUE = random.random()\n"),
+        ("async", SUM + "\n\nasync def f():\n    pass\n"),
+        ("dunder", SUM.replace("class SumEnv", "class SumEnv(metaclass=type)")),
+        ("size", SUM + "#" * 33000),
+    ],
+)
+def test_source_outside_the_contract_is_refused_by_its_rule(rule: str, source: str) -> None:
+    assert rule_of(source) == rule
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_judged_or_refused_by_the_static_rules(text: str) -> None:
+    rule_of(text)
+    rule_of(SUM.replace("Right.", text))
+
+
+def test_solution_is_cut_by_the_tree_not_by_its_looks() -> None:
+    source = SUM.replace("def step", "def note(self):\n        return 'def solution(self): pass'\n\n    def step")
+    play = cut_solution(source)
+    assert "'def solution(self): pass'" in play
+    assert "    def solution" not in play
+
+
+def test_renamed_copy_is_similar_and_another_environment_is_not() -> None:
+    renamed = SUM.replace("SumEnv", "TotalEnv").replace("answer", "total").replace("rng", "dice").replace("90", "77")
+    other = (ENVIRONMENTS / "higher_lower.py").read_text()
+    assert normalise(renamed) == normalise(SUM)
+    assert similarity(signature(renamed), signature(SUM)) == 1.0
+    assert similarity(signature(other), signature(SUM)) < 0.5
+
+
+@given(st.text(max_size=100))
+def test_any_text_has_a_skeleton_and_a_signature(text: str) -> None:
+    assert len(signature(text)) == 64
+    assert normalise(text) == normalise(text)
+
+
+def test_signature_is_the_same_on_every_machine() -> None:
+    assert signature("x = 1\n")[:3] == signature("longer_name = 99999  # told\n")[:3]
+
+
+@pytest.mark.parametrize(
+    ("actions", "around"),
+    [
+        (["\\boxed{12}", "\\boxed{7}"], ("\\boxed{", "}")),
+        (["\\boxed{12}", "\\boxed{17}"], ("\\boxed{", "}")),
+        (["\\boxed{5}"], ("\\boxed{", "}")),
+        (["<answer>up</answer>", "<answer>down</answer>"], ("<answer>", "</answer>")),
+        (["red", "blue"], ("", "")),
+        (["reading", "riding"], ("", "")),
+    ],
+)
+def test_wrapper_of_actions_is_what_stands_around_their_answers(actions: list[str], around: tuple[str, str]) -> None:
+    assert leaks.wrapper(actions) == around
+
+
+@pytest.mark.parametrize("form", ["47", "forty 47!", "74", "4-7", "0x2f", "four seven", "NDc", "3437"])
+def test_answer_is_found_in_a_hint_in_each_form(form: str) -> None:
+    assert leaks.hint_holds(f"Try {form} first.", "47")
+
+
+@pytest.mark.parametrize("hint", ["Use 471 steps.", "Halve the range.", ""])
+def test_answer_is_not_found_where_it_does_not_stand(hint: str) -> None:
+    assert not leaks.hint_holds(hint, "47")
+
+
+@pytest.mark.parametrize("text", ["value: 47", "74 mirrored", "code 0x2f", "say '47'", "it is NDc="])
+def test_some_copier_reads_the_answer_out_of_the_observation(text: str) -> None:
+    assert "47" in {leaks.fold(found) for found in leaks.copies(text).values()}
+
+
+@given(st.text(max_size=300))
+def test_copiers_take_any_observation(text: str) -> None:
+    assert all(isinstance(found, str) for found in leaks.copies(text).values())
+
+
+@given(st.text(max_size=300))
+def test_escaped_text_holds_nothing_that_acts(text: str) -> None:
+    shown = escape(text)
+    assert all(character == "\n" or character.isprintable() for character in shown)
+    assert "\n" not in escape_line(text)
+    assert not set("<>\"'") & set(escape_html(text))
+
+
+def test_escape_names_what_it_hides_and_cuts_at_the_limit() -> None:
+    assert escape("\x1b[31m\u202e\x00") == "\\x1b[31m\\u202e\\x00"
+    assert escape("a" * 30, 10) == "a" * 10 + "... (20 characters more)"
+    assert escape_html("<b>&") == "&lt;b&gt;&amp;"
