@@ -18,7 +18,7 @@ from trainer.nano.writer import draw_hint, draw_memory, draw_words, make_environ
 
 MODEL_FOLDER = Path(__file__).parent / "model"
 """The committed model."""
-STEPS_PER_MINUTE = 200
+STEPS_PER_MINUTE = 380
 """Steps that two idle cores do in a minute: turns minutes into steps, so that a build is bound by steps and not by a clock."""
 TOKENIZER_PROGRAMS = 4000
 
@@ -50,7 +50,7 @@ def build(out: Path, seed: int = 0, minutes: float = 20, threads: int = 2, tell:
     import torch
 
     from trainer.nano.model import make_model, save_model
-    from trainer.nano.warmstart import Plan, warm_start
+    from trainer.nano.warmstart import plan_stages, warm_start
 
     say = tell or (lambda line: None)
     out.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,8 @@ def build(out: Path, seed: int = 0, minutes: float = 20, threads: int = 2, tell:
     save_tokenizer(train_tokenizer(sources, texts), out)
     say(f"tokenizer: trained on {len(sources)} programs")
     model = make_model(seed)
-    plan = Plan(steps=max(1, round(minutes * STEPS_PER_MINUTE)))
-    warm_start(model, NanoDialect(out), plan, seed, say)
-    save_model(model, out)
+    for number, plan in enumerate(plan_stages(max(2, round(minutes * STEPS_PER_MINUTE)))):
+        say(f"stage {number + 1} of 2")
+        warm_start(model, NanoDialect(out), plan, seed + number, say)
+        save_model(model, out)
     say(f"written: {out}")

@@ -75,6 +75,8 @@ class Family:
     """The working for a first observation; raises AttributeError where the observation is not of this family."""
     step: int = 1
     """Smallest change of size that matters."""
+    practice: float = 1.0
+    """How often it is played in the warm start beside the others: more where the working is slow to learn."""
 
     def clip(self, size: int) -> int:
         """The size within the bounds of this family."""

@@ -40,6 +40,12 @@ class Plan:
     clip_norm: float = 1.0
 
 
+def plan_stages(steps: int) -> tuple[Plan, Plan]:
+    """Two cycles over this many steps, the second from a lower rate: what one long fall forgets, habits, is taught last."""
+    first = steps * 8 // 15
+    return Plan(steps=first), Plan(steps=steps - first, careful_share=0.5, matrix_rate=0.012, other_rate=3e-3, decay_share=0.75)
+
+
 def draw_batches(rng: Random, writer: Writer, plan: Plan) -> Iterator[list[Sample]]:
     """Batches of samples of like length, for ever; habits come in after the plan's share of batches."""
     drawn = 0

@@ -16,6 +16,9 @@ from trainer.nano.family import Family, write_source
 SKILLS = tuple(dict.fromkeys(family.skill for family in FAMILIES.values()))
 """The six games skills, in the order of the families."""
 
+_PLAYED = tuple(FAMILIES.values())
+_PRACTICE = tuple(family.practice for family in _PLAYED)
+
 HELPFUL_SHARE = 0.5
 """Share of written designs whose hint names the method."""
 WORKING_SHARE = {"helpful": 0.92, "plain": 0.3, "always": 0.95}
@@ -109,9 +112,9 @@ def draw_words(rng: Random, family: Family) -> tuple[list[str], str]:
 def draw_play_size(rng: Random, family: Family) -> int:
     """A size to play in the warm start: mostly the easy ones and a little beyond, seldom far beyond."""
     low, high = family.easy
-    if rng.random() < 0.15:
+    if rng.random() < 0.2:
         return rng.randint(*family.sizes)
-    return family.clip(rng.randint(low, high + 3 * family.step))
+    return family.clip(rng.randint(low, high + 4 * family.step))
 
 
 def play_oracle(rng: Random, family: Family, environment: Any, seed: int, careful: bool) -> list[Turn]:
@@ -156,7 +159,7 @@ class Writer:
 
     def play(self, rng: Random, habits: bool) -> Sample:
         """An episode with a helpful hint, a useless one or none. Without `habits` the player is careful whatever the hint."""
-        family = rng.choice(tuple(FAMILIES.values()))
+        family = rng.choices(_PLAYED, _PRACTICE)[0]
         environment = self._environment(rng, family, draw_play_size(rng, family))
         arm = rng.choices(("helpful", "useless", "plain"), (0.5, 0.12, 0.38))[0]
         kind = "always" if not habits else "helpful" if arm == "helpful" else "plain"

@@ -66,6 +66,7 @@ FAMILIES = (
         ),
         draw=_draw_toggle,
         work=_work_toggle,
+        practice=0.8,
     ),
     Family(
         name="cause",
@@ -80,5 +81,6 @@ FAMILIES = (
         ),
         draw=_draw_cause,
         work=_work_cause,
+        practice=1.8,
     ),
 )

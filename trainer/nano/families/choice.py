@@ -53,6 +53,7 @@ FAMILIES = (
         hints=("write them in order with their ranks", "sort first and number the places", "list the letters from the first on"),
         draw=_draw_kth,
         work=_work_kth,
+        practice=0.8,
     ),
     Family(
         name="cheap",
@@ -63,5 +64,6 @@ FAMILIES = (
         hints=("write every total first", "add up each offer before you choose", "list the totals and take the least"),
         draw=_draw_cheap,
         work=_work_cheap,
+        practice=1.6,
     ),
 )

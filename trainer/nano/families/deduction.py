@@ -107,6 +107,7 @@ FAMILIES = (
         hints=("write every link until none is left", "go link by link and write each", "chain the links in their turn"),
         draw=_draw_follow,
         work=_work_follow,
+        practice=1.8,
     ),
     Family(
         name="logic",
@@ -117,6 +118,7 @@ FAMILIES = (
         hints=("pair the bits and write each result", "compare the bits pair by pair", "work through the pairs in order"),
         draw=_draw_logic,
         work=_work_logic,
+        practice=0.7,
     ),
     Family(
         name="guess",
@@ -127,6 +129,7 @@ FAMILIES = (
         hints=("halve the range", "keep the range and try its middle", "note what is still possible and split it"),
         draw=_draw_guess,
         work=_work_guess,
+        practice=0.5,
         step=3,
     ),
 )

@@ -71,6 +71,7 @@ FAMILIES = (
         ),
         draw=_draw_count,
         work=_work_count,
+        practice=1.4,
     ),
     Family(
         name="next",
@@ -81,5 +82,6 @@ FAMILIES = (
         hints=("find both steps first", "write the steps between the terms", "note the change and add it each time"),
         draw=_draw_next,
         work=_work_next,
+        practice=1.2,
     ),
 )

@@ -68,6 +68,7 @@ FAMILIES = (
         hints=("write the place after every move", "track both coordinates move by move", "note where you are at each step"),
         draw=_draw_walk,
         work=_work_walk,
+        practice=0.8,
     ),
     Family(
         name="flip",
@@ -82,5 +83,6 @@ FAMILIES = (
         ),
         draw=_draw_flip,
         work=_work_flip,
+        practice=1.6,
     ),
 )
