@@ -102,7 +102,7 @@ def _forms(answer: str) -> Iterator[str]:
         yield from (separator.join(answer) for separator in (" ", "-", ", ", "."))
         yield base64.b64encode(raw).decode().rstrip("=").casefold()
         yield raw.hex()
-    if answer.isdigit() and len(answer) <= 6:
+    if _is_number(answer) and len(answer) <= 6:
         yield hex(int(answer))
         yield bin(int(answer))
         if int(answer) < len(NUMBER_WORDS):
@@ -121,7 +121,7 @@ def _decoded(text: str) -> Iterator[tuple[str, str]]:
         yield "reversed", text[::-1]
     if text.casefold() in NUMBER_WORDS:
         yield "as a number", str(NUMBER_WORDS.index(text.casefold()))
-    if text.isdigit() and len(text) < 3 and int(text) < len(NUMBER_WORDS):
+    if _is_number(text) and len(text) < 3 and int(text) < len(NUMBER_WORDS):
         yield "as a word", NUMBER_WORDS[int(text)]
     if re.fullmatch(r"(0x)?[0-9a-fA-F]{1,16}", text):
         yield "as hexadecimal", str(int(text, 16))
@@ -147,3 +147,8 @@ def _from_hex(text: str) -> str:
     except ValueError:
         return ""
     return decoded if decoded.isprintable() else ""
+
+
+def _is_number(text: str) -> bool:
+    """Whether text is plain digits: str.isdigit takes superscripts too, which int() refuses."""
+    return text.isascii() and text.isdigit()

@@ -67,6 +67,7 @@ class Jail:
         self._log = _sealed_log()
         self.exit_status = -1
         self.exit_cpu_s = 0.0
+        self._oom_before = slot.group.oom_kills() if slot.group else 0
         self._cpu_before = slot.group.cpu_s() if slot.group else 0.0
         host, jailed = socket.socketpair()
         self._control = frames.Channel(host, 1 << 12)
@@ -150,7 +151,11 @@ class Jail:
         self.stop()
         status, log = self.exit_status, self.log_text()
         code = os.waitstatus_to_exitcode(status) if status >= 0 else -1
-        if self.slot.group is not None and self.oom_kills() > 0 and code in (128 + signal.SIGKILL, -signal.SIGKILL):
+        if (
+            self.slot.group is not None
+            and self.oom_kills() > self._oom_before
+            and code in (128 + signal.SIGKILL, -signal.SIGKILL)
+        ):
             return SessionEnd(EndReason.OOM, "the jail's memory limit")
         if code == 128 + signal.SIGSYS:
             return SessionEnd(EndReason.SECCOMP, "the jail's zygote made a forbidden system call")
