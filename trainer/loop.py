@@ -52,15 +52,18 @@ def run(context: ProcessContext) -> None:
     """
     if not context.state_dir:
         raise SettingsError("the trainer has no state folder for its checkpoints", "Name one with --state-dir")
-    with stop_on_signals() as stop:
-        started = await_run(context)
-        bind_run(started.run_id)
-        checkpoints = CheckpointStore(Path(context.state_dir) / "checkpoints" / started.run_id)
-        with ControlReader(context.broker, TOPICS, started.run_id) as reader, make_producer(context.broker) as producer:
-            try:
-                Trainer(context, started, reader, producer, checkpoints, stop).run()
-            except StopRequested:
-                _log.info("stopped on request")
+    started = await_run(context)
+    bind_run(started.run_id)
+    checkpoints = CheckpointStore(Path(context.state_dir) / "checkpoints" / started.run_id)
+    with (
+        stop_on_signals() as stop,
+        ControlReader(context.broker, TOPICS, started.run_id) as reader,
+        make_producer(context.broker) as producer,
+    ):
+        try:
+            Trainer(context, started, reader, producer, checkpoints, stop).run()
+        except StopRequested:
+            _log.info("stopped on request")
 
 
 class Trainer:

@@ -148,7 +148,7 @@ def test_a_step_is_that_of_plain_torch(folder: Path, changes: dict[str, Any]) ->
         outcome = engine.train(batch(seed), TABLE)
         loss = plain_loss(model, batch(seed), rules)
         optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), rules.max_grad_norm)
         optimizer.step()
         assert outcome.loss == pytest.approx(loss.item(), abs=1e-5)
@@ -214,7 +214,7 @@ def test_several_minibatches_clip_against_the_policy_at_the_start_of_the_batch(f
     for part in range(2):
         loss = plain_loss(model, batch()[part::2], rules, old=old)
         optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), rules.max_grad_norm)
         optimizer.step()
         losses.append(loss.item())

@@ -6,7 +6,9 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ import torch
 from infra.kafka import ControlReader, make_producer
 from infra.policystore import PolicyStore
 from schemas import ids
-from schemas.common import Reference, SamplingSettings, Span, pack_floats, pack_ints, unpack_floats, unpack_ints
+from schemas.common import Record, Reference, SamplingSettings, Span, pack_floats, pack_ints, unpack_floats, unpack_ints
 from schemas.design import EnvProposed
 from schemas.errors import ModelError, ReferenceGoneError, StageTimeoutError, TrainingError
 from schemas.rollout import RolloutFinished
@@ -33,7 +35,10 @@ SETTINGS = SamplingSettings(temperature=0.9, top_p=0.95, top_k=0)
 CHILDREN = """
 import json, os, signal, sys
 import deepspeed, transformers, torch
+import transformers.models.qwen3.modeling_qwen3, transformers.generation.utils  # or each child imports them
+from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
 import trainer.checkpoint, trainer.engine, trainer.loop, trainer.publish
+from infra.telemetry import setup_logging
 from schemas.settings import ProcessContext
 
 def kill(*_):
@@ -60,15 +65,16 @@ POINTS = {
     "policy told, step not": lambda: around(trainer.loop.Trainer, "_tell_step", before=kill),
     "none": lambda: None,
 }
+setup_logging("trainer")
 context = ProcessContext.model_validate_json(sys.argv[1])
-ended = {}
+ended = []
 for point in json.loads(sys.argv[2]):
     child = os.fork()
     if child == 0:
         POINTS[point]()
         trainer.loop.run(context)
         os._exit(0)
-    ended[point] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    ended.append((point, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
 print(json.dumps(ended))
 """
 
@@ -93,7 +99,10 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def recipe_of(model: Path, **overrides: object) -> Recipe:
+Found = TypeVar("Found", bound=Record)
+
+
+def recipe_of(model: Path, **overrides: Any) -> Recipe:
     values = {
         "schedule": {"steps": 3, "interval": 1, "delay": 1, "lag": 1, "lead": 1},
         "train": {"learning_rate": 1e-2, "micro_batch_tokens": 64, "batch_deadline_s": 60},
@@ -207,16 +216,19 @@ class Log:
         wrong = self.batch(1, advantage=-3.0)
         self.send(batches[0], batches[2], batches[1], wrong, self.batch(3, plays=0, design=2, drain=True))
 
-    def read(self, kind: type) -> list:
+    def read(self, kind: type[Found]) -> list[Found]:
         with ControlReader(self.broker, TOPICS, self.run_id) as reader:
             return [record for _, _, _, record in reader.catch_up() if isinstance(record, kind)]
 
 
-@pytest.fixture
-def new_log(broker_settings: BrokerSettings, model_folder: Path, tmp_path: Path):
-    opened = []
+NewLog = Callable[..., Log]
 
-    def make(run_id: str, **overrides: object) -> Log:
+
+@pytest.fixture
+def new_log(broker_settings: BrokerSettings, model_folder: Path, tmp_path: Path) -> Iterator[NewLog]:
+    opened: list[Log] = []
+
+    def make(run_id: str, **overrides: Any) -> Log:
         state = tmp_path / run_id
         state.mkdir(exist_ok=True)
         opened.append(Log(broker_settings, run_id, recipe_of(model_folder, **overrides), state))
@@ -227,7 +239,7 @@ def new_log(broker_settings: BrokerSettings, model_folder: Path, tmp_path: Path)
         log.producer.close()
 
 
-def test_a_run_is_trained_batch_by_batch_published_and_finished(new_log, run_id: str, model_folder: Path) -> None:
+def test_a_run_is_trained_batch_by_batch_published_and_finished(new_log: NewLog, run_id: str, model_folder: Path) -> None:
     log = new_log(run_id)
     log.whole_run()
     run(log.context)
@@ -252,7 +264,7 @@ def test_a_run_is_trained_batch_by_batch_published_and_finished(new_log, run_id:
     assert len(log.read(StepFinished)) == 4
 
 
-def test_the_canary_of_a_policy_is_what_transformers_computes_from_its_folder(new_log, run_id: str) -> None:
+def test_the_canary_of_a_policy_is_what_transformers_computes_from_its_folder(new_log: NewLog, run_id: str) -> None:
     from transformers import AutoModelForCausalLM
 
     log = new_log(run_id, **{"schedule.steps": 1})
@@ -273,7 +285,9 @@ def test_the_canary_of_a_policy_is_what_transformers_computes_from_its_folder(ne
     assert (seen[0] - seen[1]).abs().max() > policies[0].canary.tolerance, "the canary tells versions apart"
 
 
-def test_kills_at_every_point_of_a_step_leave_each_batch_trained_once_and_the_weights_bit_equal(new_log, run_id: str) -> None:
+def test_kills_at_every_point_of_a_step_leave_each_batch_trained_once_and_the_weights_bit_equal(
+    new_log: NewLog, run_id: str, tmp_path: Path
+) -> None:
     undisturbed = new_log(run_id + "-calm")
     undisturbed.whole_run()
     run(undisturbed.context)
@@ -281,6 +295,7 @@ def test_kills_at_every_point_of_a_step_leave_each_batch_trained_once_and_the_we
     log = new_log(run_id)
     log.whole_run()
     points = [
+        "policy durable, not told",  # version 0's; all below are step 0's
         "before the optimizer step",
         "after the optimizer step",
         "in the checkpoint write",
@@ -290,12 +305,13 @@ def test_kills_at_every_point_of_a_step_leave_each_batch_trained_once_and_the_we
         "policy told, step not",
         "none",
     ]
-    # The first save is that of version 0, the first publication version 0's: both are killed there too.
-    command = [sys.executable, "-c", CHILDREN, log.context.model_dump_json(), json.dumps([*points[:-1], *points])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    command = [sys.executable, "-c", CHILDREN, log.context.model_dump_json(), json.dumps(points)]
+    with (tmp_path / "children").open("w+") as told:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=told, text=True, timeout=400, check=False)
+        told.seek(0)
+        assert done.returncode == 0, told.read()[-3000:]
     ended = json.loads(done.stdout.splitlines()[-1])
-    assert ended == {point: 0 if point == "none" else -9 for point in points}
+    assert ended == [[point, 0 if point == "none" else -9] for point in points]
 
     assert Counter(step.step for step in log.read(StepFinished)) == Counter(range(4))
     assert Counter(policy.version for policy in log.read(PolicyPublished)) == Counter(range(5))
@@ -306,7 +322,7 @@ def test_kills_at_every_point_of_a_step_leave_each_batch_trained_once_and_the_we
     assert digests[0] == digests[1]
 
 
-def test_an_empty_batch_publishes_the_next_version_with_the_same_weights(new_log, run_id: str) -> None:
+def test_an_empty_batch_publishes_the_next_version_with_the_same_weights(new_log: NewLog, run_id: str) -> None:
     log = new_log(run_id, **{"schedule.steps": 2})
     log.send(log.batch(0), log.batch(1, plays=0), log.batch(2, plays=0, drain=True))
     run(log.context)
@@ -316,7 +332,7 @@ def test_an_empty_batch_publishes_the_next_version_with_the_same_weights(new_log
     assert log.read(StepFinished)[1].loss == 0
 
 
-def test_a_run_ending_shortens_the_plan_to_its_last_generation_and_its_drain(new_log, run_id: str) -> None:
+def test_a_run_ending_shortens_the_plan_to_its_last_generation_and_its_drain(new_log: NewLog, run_id: str) -> None:
     log = new_log(run_id, **{"schedule.steps": 6})
     ending = RunEnding(run_id=run_id, event_id=ids.event_id("ending", run_id), last_generation=0, cause="out of time")
     log.producer.send_all([(Topic.RUN_ENDING, ending)])
@@ -326,7 +342,7 @@ def test_a_run_ending_shortens_the_plan_to_its_last_generation_and_its_drain(new
     assert (finished.steps, finished.drain_steps, finished.cause) == (1, 1, "out of time")
 
 
-def test_non_finite_steps_are_skipped_then_restored_then_end_in_a_stated_cause(new_log, run_id: str) -> None:
+def test_non_finite_steps_are_skipped_then_restored_then_end_in_a_stated_cause(new_log: NewLog, run_id: str) -> None:
     log = new_log(run_id, **{"schedule.steps": 6, "train.max_skipped": 1})
     log.send(log.batch(0), *(log.batch(step, advantage=float("inf")) for step in range(1, 6)))
     with pytest.raises(TrainingError, match="steps in a row had a non-finite"):
@@ -339,7 +355,7 @@ def test_non_finite_steps_are_skipped_then_restored_then_end_in_a_stated_cause(n
     assert digests[3] == digests[0], "the second in a row restores the weights that last gave a finite step"
 
 
-def test_a_missing_batch_ends_in_a_timeout_that_names_it(new_log, run_id: str) -> None:
+def test_a_missing_batch_ends_in_a_timeout_that_names_it(new_log: NewLog, run_id: str) -> None:
     log = new_log(run_id, **{"train.batch_deadline_s": 0.5})
     log.send(log.batch(0))
     with pytest.raises(StageTimeoutError, match=f"no batch 1 of run {run_id}"):
@@ -347,7 +363,7 @@ def test_a_missing_batch_ends_in_a_timeout_that_names_it(new_log, run_id: str) -
     assert [step.step for step in log.read(StepFinished)] == [0]
 
 
-def test_a_reference_that_the_log_no_longer_holds_is_a_clear_stop(new_log, run_id: str) -> None:
+def test_a_reference_that_the_log_no_longer_holds_is_a_clear_stop(new_log: NewLog, run_id: str) -> None:
     log = new_log(run_id)
     batch = log.batch(0)
     gone = Reference(topic=Topic.ROLLOUT_FINISHED.wire, partition=0, offset=10**9, id="gone")
@@ -367,13 +383,13 @@ def test_a_reference_that_the_log_no_longer_holds_is_a_clear_stop(new_log, run_i
     assert log.read(StepFinished) == []
 
 
-def test_a_missing_model_folder_is_named(new_log, run_id: str, tmp_path: Path) -> None:
+def test_a_missing_model_folder_is_named(new_log: NewLog, run_id: str, tmp_path: Path) -> None:
     log = new_log(run_id, **{"model.path": str(tmp_path / "absent")})
     with pytest.raises(ModelError, match="absent"):
         run(log.context)
 
 
-def test_only_the_policies_that_the_schedule_needs_are_kept(new_log, run_id: str) -> None:
+def test_only_the_policies_that_the_schedule_needs_are_kept(new_log: NewLog, run_id: str) -> None:
     log = new_log(run_id, **{"schedule.steps": 8, "train.keep_policies": 2})
     log.send(*(log.batch(step, plays=2) for step in range(8)), log.batch(8, plays=0, drain=True))
     run(log.context)

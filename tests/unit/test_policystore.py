@@ -87,7 +87,10 @@ def test_a_removed_policy_is_named(store: PolicyStore, model: Path) -> None:
         (lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"), "no .safetensors"),
         (lambda folder: (folder / "config.json").write_text('{"model_type": "x", "auto_map": {"A": "b.C"}}'), "remote code"),
         (lambda folder: (folder / "config.json").write_text("{"), "no JSON"),
-        (lambda folder: (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "b.safetensors"}}'), "lacks b"),
+        (
+            lambda folder: (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "b.safetensors"}}'),
+            "lacks b",
+        ),
     ],
 )
 def test_a_folder_that_is_no_policy_is_named_with_its_fault(store: PolicyStore, model: Path, change: Any, message: str) -> None:
@@ -106,7 +109,7 @@ def test_code_and_pickles_beside_the_weights_are_left_behind(store: PolicyStore,
     for name in ("modeling.py", "optimizer.bin", "scheduler.pt"):
         (model / name).write_text("x")
     _, place = store.publish(0, model)
-    assert sorted(os.listdir(place)) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert sorted(path.name for path in Path(place).iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
 
 
 def test_a_full_disk_leaves_the_old_policy_whole_and_no_draft(

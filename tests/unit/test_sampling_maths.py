@@ -46,7 +46,9 @@ def test_top_k_comes_before_top_p() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10_000), st.sampled_from([0.3, 0.6, 1.0, 1.7]), st.sampled_from([0.2, 0.9, 1.0]), st.sampled_from([0, 1, 3]))
+@given(
+    st.integers(0, 10_000), st.sampled_from([0.3, 0.6, 1.0, 1.7]), st.sampled_from([0.2, 0.9, 1.0]), st.sampled_from([0, 1, 3])
+)
 def test_token_logprobs_are_rows_of_the_processed_distribution(seed: int, temperature: float, top_p: float, top_k: int) -> None:
     random = torch.Generator().manual_seed(seed)
     logits, tokens = torch.randn(5, 11, generator=random) * 4, torch.randint(0, 11, (5,), generator=random)
@@ -63,7 +65,7 @@ def test_the_gradient_is_finite_for_a_token_outside_the_set() -> None:
     logits = LOGITS.clone().requires_grad_()
     found = token_logprobs(logits, torch.tensor([3]), SamplingSettings(top_k=2))
     assert found.item() == -math.inf
-    torch.where(torch.isfinite(found), found, torch.zeros(1)).sum().backward()
+    torch.autograd.backward(torch.where(torch.isfinite(found), found, torch.zeros(1)).sum())
     assert logits.grad is not None
     assert torch.isfinite(logits.grad).all()
 

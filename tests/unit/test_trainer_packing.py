@@ -31,17 +31,27 @@ def sample(identity: str, role: str, advantage: float = 1.0) -> Sample:
 
 def play(identity: str, length: int, spans: list[Span], **more: Any) -> RolloutFinished:
     fields: dict[str, Any] = {
+        "run_id": "r",
+        "event_id": identity,
+        "play_id": identity,
+        "unit_id": "u",
+        "env_id": "e",
+        "arm": "plain",
+        "step": 0,
+        "generation": 0,
+        "index": 0,
+        "env_seed": 0,
+        "plays_expected": 1,
         "tokens": pack_ints(range(100, 100 + length)),
         "logprobs": pack_floats([-0.5 * position for position in range(length)]),
         "spans": spans,
     }
-    names = {"run_id": "r", "event_id": identity, "play_id": identity, "unit_id": "u", "env_id": "e", "arm": "plain"}
-    numbers = {"step": 0, "generation": 0, "index": 0, "env_seed": 0, "plays_expected": 1}
-    return RolloutFinished(**names, **numbers, **(fields | more))
+    return RolloutFinished(**(fields | more))
 
 
 def design(identity: str) -> EnvProposed:
-    names = {"run_id": "r", "event_id": identity, "env_id": identity, "unit_id": "u", "skill": "", "document_id": "", "group": ""}
+    names: dict[str, Any] = {"run_id": "r", "event_id": identity, "env_id": identity, "unit_id": "u"}
+    names |= {"skill": "", "document_id": "", "group": ""}
     return EnvProposed(
         **names,
         generation=0,
@@ -105,16 +115,19 @@ def trajectory(length: int, actions: list[int], advantage: float, role: str = AG
 def test_packing_holds_every_action_token_once_under_its_own_prefix_within_the_bound(
     rows: list[tuple[int, float, int]], limit: int
 ) -> None:
-    trajectories = [
-        trajectory(length, list(range(1, min(1 + count, length))), advantage) for length, advantage, count in rows
-    ]
+    trajectories = [trajectory(length, list(range(1, min(1 + count, length))), advantage) for length, advantage, count in rows]
     weights = [0.1 * (index + 1) for index in range(len(rows))]
     micros = pack(trajectories, weights, range(len(rows)), limit)
     seen = []
     for micro in micros:
         assert micro.ids.numel() <= limit or micro.ids.shape[0] == 1
         for row, column, target, sampled, weight in zip(
-            micro.row.tolist(), micro.column.tolist(), micro.target.tolist(), micro.sampled.tolist(), micro.weight.tolist(), strict=True
+            micro.row.tolist(),
+            micro.column.tolist(),
+            micro.target.tolist(),
+            micro.sampled.tolist(),
+            micro.weight.tolist(),
+            strict=True,
         ):
             position = micro.index[row]
             one = trajectories[position]
