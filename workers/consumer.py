@@ -45,7 +45,7 @@ LOOK_FOR_END_S = 0.5
 OLDER_S = 60.0  # what can't be read and is that much older than the run is no matter of the run
 LEAVE_S = 20.0  # for work that was asked to stop
 REMEMBERED = 4096  # finished records, known again after a rebalance
-SESSION_S = 6.0
+SESSION_S = 15.0  # a busy machine misses heartbeats for seconds; a killed worker's partitions wait as long
 log = get_logger("workers.consumer")
 
 

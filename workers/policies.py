@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from infra.kafka import ControlReader, LogEntry
 from infra.policystore import PolicyStore
-from infra.runs import Run
+from infra.runs import Run, find_folder
 from infra.telemetry import get_logger, observe, set_gauge
 from schemas.errors import StageTimeoutError
 from schemas.settings import BrokerSettings, Recipe
@@ -26,7 +26,7 @@ log = get_logger("workers.policies")
 
 
 def make_sampler(recipe: Recipe, interrupted: Callable[[], bool]) -> Sampler:
-    """The recipe's sampler, without a policy yet. Imports torch."""
+    """The recipe's sampler, without a policy yet. Imports torch and blocks for seconds; raises ModelError, SettingsError."""
     if recipe.processes.sampler == "vllm":
         from workers.samplers.vllm import VllmSampler
 
@@ -36,7 +36,10 @@ def make_sampler(recipe: Recipe, interrupted: Callable[[], bool]) -> Sampler:
     from workers.samplers.transformers import TransformersSampler
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return TransformersSampler(device=device, threads=recipe.processes.threads, interrupted=interrupted)
+    sampler = TransformersSampler(device=device, threads=recipe.processes.threads, interrupted=interrupted)
+    # The first load imports the model's code for seconds, in which a busy machine sends no heartbeat: before the group is joined.
+    sampler.load_unpublished(find_folder(recipe.model.path), -1, "")
+    return sampler
 
 
 class PolicyFeed:

@@ -121,7 +121,7 @@ class Process:
         self.stop = threading.Event()
         self.problem: BaseException | None = None
         stage = Stage("echo", (Topic.DESIGN_REQUESTED,), deadline_s, prefetch=3, tries=tries)
-        self.consumer = UnitConsumer(ProcessContext(broker=broker), run, stage, work, self.stop)
+        self.consumer = UnitConsumer(ProcessContext(broker=broker), run, stage, work, self.stop, session_s=6.0)
         self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
 

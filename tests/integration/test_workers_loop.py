@@ -70,7 +70,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> PolicyPublished:
     digest, place = PolicyStore(str(tmp_path_factory.mktemp("policies"))).publish(0, MODEL)
     tokens = list(range(20, 60))
     with torch.no_grad():
-        model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
         logprobs = model(torch.tensor([tokens])).logits[0].log_softmax(-1)[:-1]
     chosen = logprobs.gather(-1, torch.tensor(tokens[1:]).unsqueeze(-1)).squeeze(-1).tolist()
     canary = Canary(tokens=pack_ints(tokens), logprobs=pack_floats(chosen))
@@ -146,12 +146,14 @@ def wait_for_records(
     consumer.seek_to_beginning(*parts)
     found: list[Record] = []
     end = time.monotonic() + timeout_s
-    while not enough(found):
-        assert time.monotonic() < end, f"{len(found)} records of {run_id} in {timeout_s} s"
-        for part, messages in consumer.poll(timeout_ms=100).items():
-            records = [decode(part.topic, message.value) for message in messages]
-            found += [record for record in records if record.run_id == run_id]
-    consumer.close()
+    try:
+        while not enough(found):
+            assert time.monotonic() < end, f"{len(found)} records of {run_id} in {timeout_s} s"
+            for part, messages in consumer.poll(timeout_ms=100).items():
+                records = [decode(part.topic, message.value) for message in messages]
+                found += [record for record in records if record.run_id == run_id]
+    finally:
+        consumer.close()
     return found
 
 
