@@ -23,7 +23,7 @@ def doctor(broker: options.Broker = "", store: options.Store = "") -> None:
     for finding in diagnose(broker, store):
         failed += finding.state == "fails"
         table.add_row(MARKS[finding.state], finding.what, escape_markup(finding.found), escape_markup(finding.fix))
-    options.out.print(table)
+    options.out.print(table, soft_wrap=False)
     options.out.print("everything that a run needs is here" if not failed else f"{failed} of these keep a run from working")
     if failed:
         raise typer.Exit(1)

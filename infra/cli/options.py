@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,7 +52,8 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a recipe key, e.g. schedule.steps=20.")
 ]
 
-out = Console(highlight=False, soft_wrap=True)
+UNSEEN_WIDTH = 140  # columns where nobody's terminal says how many it has
+out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else UNSEEN_WIDTH)
 
 
 def state_home() -> Path:

@@ -49,4 +49,4 @@ def status(broker: options.Broker = "", run: options.RunId = "") -> None:
     table = Table("stage", "records not read yet", "oldest position of the group")
     for row in read_backlog(settings, run_id):
         table.add_row(row.group, str(row.lag), row.position)
-    options.out.print(table)
+    options.out.print(table, soft_wrap=False)

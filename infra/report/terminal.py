@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape as escape_markup
 from rich.panel import Panel
 from rich.table import Table
@@ -13,15 +13,15 @@ from infra.report.facts import EpisodeFacts, EvaluationFacts, ExampleFacts, Gene
 
 def show(facts: RunFacts, console: Console) -> None:
     """Prints the whole report."""
-    console.rule(f"Report of run {facts.run_id}")
-    console.print(generation_table(facts.generations))
-    console.print(step_table(facts.steps))
-    for example in facts.examples:
-        console.print(_example(example))
+    parts: list[RenderableType] = [generation_table(facts.generations), step_table(facts.steps)]
+    parts += map(_example, facts.examples)
     if facts.episode is not None:
-        console.print(_episode(facts.episode))
+        parts.append(_episode(facts.episode))
     if facts.evaluation is not None:
-        console.print(Panel(escape_markup(verdict(facts.evaluation)), title="Did it learn?"))
+        parts.append(Panel(escape_markup(verdict(facts.evaluation)), title="Did it learn?"))
+    console.rule(f"Report of run {facts.run_id}")
+    for part in parts:
+        console.print(part, soft_wrap=False)
 
 
 def verdict(found: EvaluationFacts) -> str:
@@ -45,15 +45,15 @@ def generation_table(rows: list[GenerationFacts]) -> Table:
     table = Table(title="Generations: what the designer wrote and how the agent played it", title_justify="left")
     for name in (
         "gen",
-        "designed by",
+        "by",
         "valid",
-        "refused by rule",
+        "refused",
         "win",
         "with hint",
         "regret ± SE",
         "reward",
         "Vendi/n",
-        "seconds: design, gate, play",
+        "s: design, gate, play",
     ):
         table.add_column(name, justify="left" if name.startswith("refused") else "right")
     for row in rows:

@@ -55,9 +55,9 @@ def make_facts(low: float = 0.02) -> RunFacts:
     return RunFacts("demo-1", "demo", 6.5, generations, steps, [example], episode, evaluation, {"episodes": 1200})
 
 
-def shown(facts: RunFacts) -> str:
+def shown(facts: RunFacts, width: int = 200) -> str:
     sink = io.StringIO()
-    terminal.show(facts, Console(file=sink, width=200, force_terminal=False))
+    terminal.show(facts, Console(file=sink, width=width, force_terminal=False, soft_wrap=True))
     return sink.getvalue()
 
 
@@ -77,6 +77,12 @@ def test_terminal_report_tells_the_numbers() -> None:
         assert part in text, part
     assert "won 37.0% before" in text
     assert re.search(r"gain\s+is\s+not\s+chance", text)
+
+
+def test_narrow_terminal_wraps_and_cuts_nothing_off() -> None:
+    text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", shown(make_facts(), width=80)).split())
+    assert terminal.verdict(make_facts().evaluation or pytest.fail("no evaluation")) in text
+    assert "halve the range" in text
 
 
 def test_interval_that_holds_zero_is_said_to_tell_nothing() -> None:
