@@ -172,6 +172,9 @@ class StageShell:
         try:
             record = decode(topic, data)
         except RecordError as problem:
+            if message.timestamp is not None and message.timestamp < self.run.started.created_at:
+                self.held.finish([position])  # bad bytes of an earlier run: its readers have told
+                return
             await self._dead_letter(epoch, Positioned(topic, *position[1:], _NO_RECORD), data, str(problem))
             return
         if record.run_id != self.run.run_id:

@@ -250,7 +250,7 @@ def open_inputs(broker: BrokerSettings, run_id: str, stages: tuple[Stage, ...] =
     admin, consumer = make_admin(broker), make_consumer(broker, None, ())
     behind = []
     try:
-        for stage in Stage:
+        for stage in stages:
             group = f"spade-stream-{stage.value}-{run_id}"
             commits = admin.list_group_offsets(group)[group]
             parts = [
