@@ -35,7 +35,9 @@ SETTINGS = SamplingSettings(temperature=0.9, top_p=0.95, top_k=0)
 CHILDREN = """
 import json, os, signal, sys
 import deepspeed, transformers, torch
-import transformers.models.qwen3.modeling_qwen3, transformers.generation.utils  # or each child imports them
+# What the engine imports at its start: here once, or each child would.
+import transformers.models.qwen3.modeling_qwen3, transformers.generation.utils, torch._inductor.compile_fx
+import deepspeed.runtime.zero.stage_1_and_2, deepspeed.comm.torch, deepspeed.module_inject
 from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
 import trainer.checkpoint, trainer.engine, trainer.loop, trainer.publish
 from infra.telemetry import setup_logging
