@@ -17,7 +17,9 @@ import pytest
 from kafka import KafkaProducer, TopicPartition
 
 from infra.kafka import count_partitions, make_admin, make_consumer, make_producer
+from infra.local.broker import LocalBroker
 from infra.local.store import LocalStore
+from infra.topics import create_topics
 from schemas import ids
 from schemas.codec import decode
 from schemas.common import Record
@@ -162,7 +164,14 @@ def start_run(broker_settings: BrokerSettings, run_id: str, tmp_path: Path) -> I
     """Starts a run's first record, its synthetic pool and its four stages."""
     made: list[Pool | Processes] = []
 
-    def start(recipe: Recipe, shares: Shares, dsn: str = "", stages: tuple[Stage, ...] = tuple(Stage)) -> tuple[Pool, Processes]:
+    def start(
+        recipe: Recipe,
+        shares: Shares,
+        dsn: str = "",
+        stages: tuple[Stage, ...] = tuple(Stage),
+        broker: BrokerSettings | None = None,
+    ) -> tuple[Pool, Processes]:
+        address = broker or broker_settings
         started = RunStarted(
             run_id=run_id,
             event_id=ids.event_id("run-started", run_id),
@@ -177,9 +186,9 @@ def start_run(broker_settings: BrokerSettings, run_id: str, tmp_path: Path) -> I
             tokenizer_digest="",
             dialect="nano",
         )
-        with make_producer(broker_settings) as producer:
+        with make_producer(address) as producer:
             producer.send_all([(Topic.RUN_STARTED, started)])
-        pool, processes = Pool(broker_settings, run_id, recipe, shares), Processes(broker_settings, run_id, tmp_path, dsn)
+        pool, processes = Pool(address, run_id, recipe, shares), Processes(address, run_id, tmp_path, dsn)
         made.extend((pool, processes))
         for stage in stages:
             processes.start(stage.value)
@@ -355,15 +364,23 @@ def foreign_audit() -> AuditFinished:
 
 
 def test_flood_of_poison_stops_the_stage_with_its_cause(
-    start_run: Callable[..., tuple[Pool, Processes]], make_recipe: Callable[..., Recipe], broker_settings: BrokerSettings
+    start_run: Callable[..., tuple[Pool, Processes]], make_recipe: Callable[..., Recipe], tmp_path: Path
 ) -> None:
-    _, processes = start_run(make_recipe(), Shares(), stages=(Stage.ROLLOUT,))
-    raw = KafkaProducer(bootstrap_servers=broker_settings.address)
-    for number in range(30):
-        raw.send(Topic.SLOTS_CLOSED.wire, b"poison %d" % number)
-    raw.close()
-    assert processes.started["rollout"].wait(DEADLINE_S) == 1
-    assert "DeadLetterFloodError: stream stage rollout met more than 20 records" in processes.told("rollout")
+    own = LocalBroker.start(tmp_path / "broker")  # what lies in the shared one would flood the tests after this
+    try:
+        settings = BrokerSettings(address=own.address)
+        create_topics(settings)
+        pool, processes = start_run(make_recipe(), Shares(), stages=(Stage.ROLLOUT,), broker=settings)
+        raw = KafkaProducer(bootstrap_servers=own.address)
+        for number in range(30):
+            raw.send(Topic.SLOTS_CLOSED.wire, b"poison %d" % number)
+        raw.close()
+        assert processes.started["rollout"].wait(DEADLINE_S) == 1
+        assert "DeadLetterFloodError: stream stage rollout met more than 20 records" in processes.told("rollout")
+        pool.halt.set()
+        pool.join(20)
+    finally:
+        own.stop()
 
 
 def test_generation_that_never_reaches_memory_stops_the_design_stage_with_its_cause(
