@@ -10,15 +10,12 @@ knows; after `tries` it is given up as lost. Blocks until the run has finished, 
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from kafka import ConsumerRebalanceListener, TopicPartition
 from kafka.errors import CommitFailedError, KafkaError, RebalanceInProgressError
@@ -36,40 +33,19 @@ from schemas.run import DeadLetter
 from schemas.settings import ProcessContext
 from schemas.topics import BY_WIRE, Topic
 from workers.lane import Lane
+from workers.stage import Outputs, Stage, Work
+from workers.stopping import stop_on_signals
 
-Outputs = Sequence[tuple[Topic, Record]]
 BAD_RECORDS = 20  # dead letters after which the process stops
 BUSY_POLL_MS, IDLE_POLL_MS = 20, 200
 COMMIT_EVERY_S = 0.5
 LOOK_FOR_END_S = 0.5
 OLDER_S = 60.0  # what can't be read and is that much older than the run is no matter of the run
+UNASSIGNED_S = 60.0  # after the run's end, a process that gets no partition for this long has none to drain
 LEAVE_S = 20.0  # for work that was asked to stop
 REMEMBERED = 4096  # finished records, known again after a rebalance
 SESSION_S = 15.0  # a busy machine misses heartbeats for seconds; a killed worker's partitions wait as long
 log = get_logger("workers.consumer")
-
-
-class Work(Protocol):
-    """What a stage does with one record. `run` is called in a thread of its own, one record at a time."""
-
-    def run(self, record: Record, at: Reference) -> Outputs:
-        """The records that follow. May block; a SpadeError or a bug it raises ends the process, and a restart tries again."""
-        ...
-
-    def give_up(self, record: Record, at: Reference, reason: str) -> Outputs:
-        """The records that tell that this one was lost to the infrastructure. Pure."""
-        ...
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A worker stage: its word, its input topics, and the bounds of its work."""
-
-    name: str
-    topics: tuple[Topic, ...]
-    deadline_s: float  # of one record's work
-    prefetch: int  # records that may wait
-    tries: int
 
 
 @dataclass
@@ -83,25 +59,6 @@ class _Item:
     @property
     def at(self) -> Reference:
         return Reference(topic=self.place.topic, partition=self.place.partition, offset=self.offset, id=self.record.event_id)
-
-
-@contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set; a second signal acts as it would have. Outside the main thread signals stay alone."""
-    stop = threading.Event()
-    before: dict[int, Any] = {}
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        stop.set()
-        signal.signal(number, before[number])
-
-    if threading.current_thread() is threading.main_thread():
-        before.update({number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)})
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python ships no types
@@ -122,6 +79,9 @@ class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-py
         self._lane: Lane[Outputs] = Lane()
         self._finished: dict[tuple[TopicPartition, int], None] = {}
         self._commit_at = 0.0
+        self._noted: dict[TopicPartition, int] = {}  # last offset read
+        self._moves: deque[frozenset[TopicPartition]] = deque()  # assignments, by kafka-python's thread
+        self._settled = False  # partitions are assigned, and no rebalance is known to be under way
         self._bad = 0
 
     def run(self) -> None:
@@ -139,18 +99,38 @@ class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-py
             finally:
                 self._consumer.close(autocommit=False)
 
-    def on_partitions_assigned(self, assigned: Sequence[TopicPartition]) -> None:
-        """Called by kafka-python while it polls."""
-
     def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> None:
-        """Forgets what came from these partitions: it comes again, here or elsewhere. Called by kafka-python while it polls."""
-        for place in revoked:
-            self._ledgers.pop(place, Ledger()).clear()
-            for known in (self._position, self._committed, self._tries):
-                known.pop(place, None)
-        gone = set(revoked)
-        self._waiting = deque(item for item in self._waiting if item.place not in gone)
-        if self._running is not None and self._running.place in gone:
+        """Called by kafka-python before a rebalance, with everything that is assigned; on its own thread, as the next two.
+
+        Nothing is forgotten yet: a partition that comes back in the same rebalance keeps its read position, so what was read of
+        it and is not finished would never be read again.
+        """
+        self._settled = False
+
+    def on_partitions_lost(self, lost: Sequence[TopicPartition]) -> None:
+        """Called where the group went on without us: all of it is read again, here or elsewhere."""
+        self._settled = False
+        self._moves.append(frozenset())
+
+    def on_partitions_assigned(self, assigned: Sequence[TopicPartition]) -> None:
+        """Called after a rebalance: what other members own now is forgotten."""
+        self._moves.append(frozenset(self._consumer.assignment()))
+        self._settled = True
+
+    def _follow(self) -> None:
+        """Applies the rebalances that happened, in the thread that polls."""
+        while self._moves:
+            self._keep(self._moves.popleft())
+
+    def _keep(self, kept: Set[TopicPartition]) -> None:
+        """Forgets all that came from other partitions than these."""
+        for place in [place for place in self._ledgers if place not in kept]:
+            self._ledgers.pop(place).clear()
+        for known in (self._position, self._committed, self._tries, self._noted):
+            for place in [place for place in known if place not in kept]:
+                del known[place]
+        self._waiting = deque(item for item in self._waiting if item.place in kept)
+        if self._running is not None and self._running.place not in kept:
             self._running.entry = None
 
     def _loop(self, producer: RecordProducer, control: ControlReader) -> None:
@@ -158,6 +138,7 @@ class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-py
         over = False
         while not self._stop.is_set():
             batches = self._consumer.poll(timeout_ms=BUSY_POLL_MS if self._running else IDLE_POLL_MS)
+            self._follow()
             for place, messages in batches.items():
                 for message in messages:
                     self._note(place, message, producer)
@@ -171,12 +152,15 @@ class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-py
                 over = bool(control.poll(0.0))
             if batches or self._running or self._waiting or not over:
                 idle_since = now
-            elif now - idle_since >= 2 * IDLE_POLL_MS / 1000:
+            elif now - idle_since >= 2 * IDLE_POLL_MS / 1000 and (self._is_drained() or now - idle_since >= UNASSIGNED_S):
                 self._commit(now + COMMIT_EVERY_S)
                 return
         self._leave(producer)
 
     def _note(self, place: TopicPartition, message: Any, producer: RecordProducer) -> None:
+        if message.offset <= self._noted.get(place, -1):  # lost and read again before we heard of it
+            self._keep(self._ledgers.keys() - {place})
+        self._noted[place] = message.offset
         ledger = self._ledgers.setdefault(place, Ledger())
         self._position.setdefault(place, message.offset)
         entry = ledger.open(message.offset, None)
@@ -272,6 +256,14 @@ class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-py
             self._consumer.pause(*assigned)
         else:
             self._consumer.resume(*assigned)
+
+    def _is_drained(self) -> bool:
+        """Whether every record of the assigned partitions was read; not known while partitions move."""
+        assigned = list(self._consumer.assignment())
+        if not self._settled or not assigned:
+            return False
+        ends = self._consumer.end_offsets(assigned)
+        return all(self._consumer.position(place) >= ends[place] for place in assigned)
 
     def _tries_of(self, item: _Item) -> int:
         """How often the record's work was begun before; told by the commit's metadata after a restart."""

@@ -20,10 +20,11 @@ from schemas.errors import SettingsError
 from schemas.settings import ProcessContext
 from schemas.topics import Topic
 from schemas.train import DESIGNER
-from workers.consumer import Outputs, Stage, Work, consume
+from workers.consumer import consume
 from workers.episodes import turn_seed
 from workers.policies import PolicyFeed, make_sampler
 from workers.samplers.base import Sampler, SampleRequest, SampleResult
+from workers.stage import Outputs, Stage, Work
 
 DEADLINE_S = 1800.0
 log = get_logger("workers.design")

@@ -20,12 +20,13 @@ from schemas.rollout import Play, PlayEnvironment, RolloutFinished, RolloutReque
 from schemas.settings import ProcessContext, RolloutSettings
 from schemas.topics import Topic
 from schemas.train import AGENT
-from workers.consumer import Outputs, Stage, Work, consume
+from workers.consumer import consume
 from workers.episodes import Episode, Rules, play_all
 from workers.policies import PolicyFeed, make_sampler
 from workers.samplers.base import Sampler
 from workers.sandbox.base import Sandbox
 from workers.sessions import SessionTable
+from workers.stage import Outputs, Stage, Work
 
 DEADLINE_S = 1800.0
 IDLE_ZYGOTES = 4

@@ -24,9 +24,10 @@ from schemas.rollout import AuditFinished, AuditRequested
 from schemas.settings import ProcessContext
 from schemas.topics import Topic
 from workers.audit import AuditInterruptedError, repeat_play
-from workers.consumer import Outputs, Stage, Work, consume
+from workers.consumer import consume
 from workers.gate import GateInterrupted, Verdict, judge
 from workers.sandbox.base import Sandbox
+from workers.stage import Outputs, Stage, Work
 
 DEADLINE_S = 600.0
 LOST, PARSE = "lost", "parse"

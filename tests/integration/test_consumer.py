@@ -20,7 +20,8 @@ from schemas.errors import DeadLetterFloodError, RecordError, SpadeError, StageT
 from schemas.run import RunFinished, RunStarted
 from schemas.settings import BrokerSettings, ProcessContext, Recipe
 from schemas.topics import Topic
-from workers.consumer import Outputs, Stage, UnitConsumer, parse_tries
+from workers.consumer import UnitConsumer, parse_tries
+from workers.stage import Outputs, Stage
 
 pytestmark = pytest.mark.integration
 

@@ -194,7 +194,7 @@ def test_an_end_that_is_data_is_not_tried_again(make_episode: Callable[..., Epis
 
 
 def test_an_environment_that_does_not_repeat_itself_after_a_failure_is_lost(make_episode: Callable[..., Episode]) -> None:
-    fickle = "calls = []\n" + COUNTDOWN.replace('return f"left {self.left}", {}', 'return f"left {id(self)} {self.left}", {}')
+    fickle = "import random\n" + COUNTDOWN.replace('f"left {self.left}", {}', 'f"left {random.random()} {self.left}", {}', 1)
     episode = make_episode(source=fickle)
     play([episode], sandbox=FakeSandbox({("step", 1): EndReason.DIED}))
     assert "did not repeat itself" in episode.lost
