@@ -18,7 +18,7 @@ from trainer.nano.writer import draw_hint, draw_memory, draw_words, make_environ
 
 MODEL_FOLDER = Path(__file__).parent / "model"
 """The committed model."""
-STEPS_PER_MINUTE = 380
+STEPS_PER_MINUTE = 340
 """Steps that two idle cores do in a minute: turns minutes into steps, so that a build is bound by steps and not by a clock."""
 TOKENIZER_PROGRAMS = 4000
 
@@ -41,7 +41,7 @@ def write_texts(seed: int) -> tuple[list[str], list[str]]:
     return sources, texts
 
 
-def build(out: Path, seed: int = 0, minutes: float = 20, threads: int = 2, tell: Callable[[str], None] | None = None) -> None:
+def build(out: Path, seed: int = 0, minutes: float = 24, threads: int = 2, tell: Callable[[str], None] | None = None) -> None:
     """Writes the model folder at `out`. Raises OSError where the folder can't be written."""
     import os
 
@@ -59,8 +59,8 @@ def build(out: Path, seed: int = 0, minutes: float = 20, threads: int = 2, tell:
     save_tokenizer(train_tokenizer(sources, texts), out)
     say(f"tokenizer: trained on {len(sources)} programs")
     model = make_model(seed)
-    for number, plan in enumerate(plan_stages(max(2, round(minutes * STEPS_PER_MINUTE)))):
-        say(f"stage {number + 1} of 2")
+    for number, plan in enumerate(plan_stages(max(3, round(minutes * STEPS_PER_MINUTE)))):
+        say(f"cycle {number + 1}")
         warm_start(model, NanoDialect(out), plan, seed + number, say)
         save_model(model, out)
     say(f"written: {out}")

@@ -40,10 +40,21 @@ class Plan:
     clip_norm: float = 1.0
 
 
-def plan_stages(steps: int) -> tuple[Plan, Plan]:
-    """Two cycles over this many steps, the second from a lower rate: what one long fall forgets, habits, is taught last."""
-    first = steps * 8 // 15
-    return Plan(steps=first), Plan(steps=steps - first, careful_share=0.5, matrix_rate=0.012, other_rate=3e-3, decay_share=0.75)
+def plan_stages(steps: int) -> tuple[Plan, ...]:
+    """Three cycles over this many steps, each from a lower rate; the last teaches habits only, and designs more often."""
+    first, second = steps * 40 // 91, steps * 35 // 91
+    return (
+        Plan(steps=first),
+        Plan(steps=second, careful_share=0.5, matrix_rate=0.012, other_rate=3e-3, decay_share=0.75),
+        Plan(
+            steps=steps - first - second,
+            careful_share=0.0,
+            design_share=0.22,
+            matrix_rate=0.009,
+            other_rate=2e-3,
+            decay_share=0.9,
+        ),
+    )
 
 
 def draw_batches(rng: Random, writer: Writer, plan: Plan) -> Iterator[list[Sample]]:

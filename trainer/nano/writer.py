@@ -21,7 +21,7 @@ _PRACTICE = tuple(family.practice for family in _PLAYED)
 
 HELPFUL_SHARE = 0.5
 """Share of written designs whose hint names the method."""
-WORKING_SHARE = {"helpful": 0.92, "plain": 0.3, "always": 0.95}
+WORKING_SHARE = {"helpful": 0.94, "plain": 0.36, "always": 0.95}
 """How often the oracle shows its working: with a helpful hint, without one, and while it only learns to work."""
 PROGRAMS = 40
 """Programs kept of each family and size for plays."""

@@ -107,7 +107,7 @@ FAMILIES = (
         hints=("write every link until none is left", "go link by link and write each", "chain the links in their turn"),
         draw=_draw_follow,
         work=_work_follow,
-        practice=1.8,
+        practice=2.2,
     ),
     Family(
         name="logic",

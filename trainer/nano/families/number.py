@@ -73,7 +73,7 @@ FAMILIES = (
         hints=("keep a running value", "write the value after every sign", "take sign by sign and note each result"),
         draw=_draw_chain,
         work=_work_chain,
-        practice=1.5,
+        practice=1.0,
     ),
     Family(
         name="add",
@@ -84,6 +84,6 @@ FAMILIES = (
         hints=("add column by column from the right", "carry from the right to the left", "write each column with its carry"),
         draw=_draw_add,
         work=_work_add,
-        practice=0.8,
+        practice=1.1,
     ),
 )

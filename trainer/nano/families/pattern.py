@@ -71,7 +71,7 @@ FAMILIES = (
         ),
         draw=_draw_count,
         work=_work_count,
-        practice=1.4,
+        practice=2.0,
     ),
     Family(
         name="next",

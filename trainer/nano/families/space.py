@@ -83,6 +83,6 @@ FAMILIES = (
         ),
         draw=_draw_flip,
         work=_work_flip,
-        practice=1.6,
+        practice=1.0,
     ),
 )
