@@ -74,9 +74,7 @@ class SamplingChoice(Settings):
     """Tokens of one completion: a design or a turn."""
 
     def on_wire(self) -> SamplingSettings:
-        return SamplingSettings(
-            temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, max_tokens=self.max_tokens
-        )
+        return SamplingSettings(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, max_tokens=self.max_tokens)
 
 
 class DesignSettings(Settings):

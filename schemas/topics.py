@@ -44,9 +44,7 @@ class Topic(Enum):
     ENV_VALIDATED = TopicSpec("spade-env-validated", EnvValidated, "run_id", "workers/validate", ("streams/design",))
     ENV_REJECTED = TopicSpec("spade-env-rejected", EnvRejected, "run_id", "workers/validate", ("streams/design",))
     SLOTS_CLOSED = TopicSpec("spade-slots-closed", SlotsClosed, "run_id", "streams/design", ("streams/rollout", "streams/batch"))
-    ROLLOUT_REQUESTED = TopicSpec(
-        "spade-rollout-requested", RolloutRequested, "unit", "streams/rollout", ("workers/rollout",)
-    )
+    ROLLOUT_REQUESTED = TopicSpec("spade-rollout-requested", RolloutRequested, "unit", "streams/rollout", ("workers/rollout",))
     ROLLOUT_FINISHED = TopicSpec(
         "spade-rollout-finished", RolloutFinished, "env_id", "workers/rollout", ("streams/score", "trainer")
     )

@@ -1,4 +1,5 @@
 """Pattern recognition in text: undo a shift of letters."""
+
 import random
 import string
 

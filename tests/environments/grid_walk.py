@@ -1,4 +1,5 @@
 """A search with directions: the shortest way out of a small maze, partial credit for coming near."""
+
 import random
 from collections import deque
 

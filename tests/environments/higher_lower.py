@@ -1,4 +1,5 @@
 """A game of several turns: find a number by halving."""
+
 import random
 
 

@@ -1,4 +1,5 @@
 """The answer stands among the observed values, at a place that has to be worked out."""
+
 import random
 
 

@@ -1,4 +1,5 @@
 """Stateful tool use: look up, move stock, answer."""
+
 import json
 import random
 

@@ -1,4 +1,5 @@
 """A one-step puzzle: add two numbers."""
+
 import random
 
 

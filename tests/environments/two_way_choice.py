@@ -1,4 +1,5 @@
 """A two-way choice: a fair coin is right half the time."""
+
 import random
 
 

@@ -46,7 +46,7 @@ def test_a_design_reads_back_to_exactly_what_was_written(dialect: NanoDialect) -
         (lambda ids: [*ids[:-1], HINT, EOS], "2 hint marks"),
         (lambda ids: [SAY, *ids], "a mark in a place"),
         (lambda ids: [HINT, *ids[ids.index(HINT) + 1 :]], "empty source"),
-        (lambda ids: [*ids[:ids.index(HINT) + 1], EOS], "empty source or hint"),
+        (lambda ids: [*ids[: ids.index(HINT) + 1], EOS], "empty source or hint"),
         (lambda ids: [], "does not end"),
     ],
 )

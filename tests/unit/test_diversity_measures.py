@@ -7,8 +7,19 @@ import pytest
 
 from streams.diversity import nearest_similarity, repeat_share, similarity_kernel, vendi_score, vendi_share
 
-SUM = "class E:\n    def step(self, action):\n        total = self.a + self.b\n        return 'sum', float(action == str(total)), True\n"
-PATH = "import random\n\ndef reset(seed):\n    grid = [[random.random() for _ in range(5)] for _ in range(7)]\n    while grid: grid.pop()\n"
+SUM = (
+    "class E:\n"
+    "    def step(self, action):\n"
+    "        total = self.a + self.b\n"
+    "        return 'sum', float(action == str(total)), True\n"
+)
+PATH = (
+    "import random\n"
+    "\n"
+    "def reset(seed):\n"
+    "    grid = [[random.random() for _ in range(5)] for _ in range(7)]\n"
+    "    while grid: grid.pop()\n"
+)
 WORDS = "WORDS = ['oak', 'elm']\nresult = {w[::-1]: len(w) for w in WORDS if not w.startswith('x')}\nprint(sorted(result))\n"
 
 

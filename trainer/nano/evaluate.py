@@ -48,8 +48,9 @@ def play_all(
     episodes: dict[int, Episode] = {}
     for start in range(0, len(order), batch):
         part = order[start : start + batch]
-        episodes.update(zip(part, _play_batch(model, dialect, [plays[index] for index in part], seed + start, greedy),
-        strict=True))
+        episodes.update(
+            zip(part, _play_batch(model, dialect, [plays[index] for index in part], seed + start, greedy), strict=True)
+        )
     return [episodes[index] for index in range(len(plays))]
 
 

@@ -62,9 +62,7 @@ def draw_batches(rng: Random, writer: Writer, plan: Plan) -> Iterator[list[Sampl
     drawn = 0
     while True:
         habits = drawn >= plan.careful_share * plan.steps
-        pool = [
-            writer.design(rng) if rng.random() < plan.design_share else writer.play(rng, habits) for _ in range(POOL)
-        ]
+        pool = [writer.design(rng) if rng.random() < plan.design_share else writer.play(rng, habits) for _ in range(POOL)]
         pool.sort(key=lambda sample: len(sample.token_ids))
         batches: list[list[Sample]] = []
         batch: list[Sample] = []

@@ -4,9 +4,7 @@ from trainer.nano.families import causes, choice, deduction, number, pattern, sp
 from trainer.nano.family import Family
 
 FAMILIES: dict[str, Family] = {
-    family.name: family
-    for module in (number, deduction, space, pattern, choice, causes)
-    for family in module.FAMILIES
+    family.name: family for module in (number, deduction, space, pattern, choice, causes) for family in module.FAMILIES
 }
 """Every family by its name, in a fixed order."""
 
