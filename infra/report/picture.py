@@ -32,13 +32,13 @@ def draw(facts: RunFacts, path: Path) -> None:
         pyplot.close(figure)
 
 
-def _frame(axis: Any, title: str, across: str, *, legend: bool = True) -> None:
+def _frame(axis: Any, title: str, across: str, *, legend: bool = True, columns: int = 1) -> None:
     axis.set_title(title, fontsize=11)
     axis.set_xlabel(across)
     axis.grid(alpha=0.25)
     axis.xaxis.get_major_locator().set_params(integer=True)
     if legend and axis.get_legend_handles_labels()[0]:
-        axis.legend(fontsize=8)
+        axis.legend(fontsize=8, ncols=columns, loc="best" if columns == 1 else "upper center")
 
 
 def _played(facts: RunFacts) -> tuple[list[int], list[Any]]:
@@ -72,7 +72,8 @@ def _designs(axis: Any, facts: RunFacts) -> None:
         heights = [row.rejected.get(rule, 0) for row in facts.generations]
         axis.bar(across, heights, bottom=bottom, label=f"refused: {rule}", color=_shade(number))
         bottom = [low + high for low, high in zip(bottom, heights, strict=True)]
-    _frame(axis, "Designs by the gate's verdict", "generation")
+    axis.set_ylim(0, 1.4 * max(bottom, default=1.0))  # room for the legend above the bars
+    _frame(axis, "Designs by the gate's verdict", "generation", columns=3)
 
 
 def _shade(number: int) -> Any:
