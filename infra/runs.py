@@ -28,6 +28,7 @@ from schemas.topics import Topic
 PROJECT = Path(__file__).resolve().parent.parent
 PACKAGES = ("schemas", "infra", "streams", "workers", "trainer")
 POLL_S = 0.2
+CLOCK_SLACK_S = 30.0  # by which the clocks of writers and brokers may differ
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,13 @@ class Run:
     @property
     def dialect(self) -> str:
         return self.started.dialect
+
+    def is_older(self, timestamp_ms: int | None) -> bool:
+        """Whether a log record was written before this run: bytes there that can't be read are no matter of the run.
+
+        Their own readers have told of them; counted again, one flood would stop every later run.
+        """
+        return timestamp_ms is not None and timestamp_ms / 1000 < self.started.created_at - CLOCK_SLACK_S
 
 
 def start_run(recipe: Recipe, context: ProcessContext, policy_place: str, run_id: str = "") -> Run:

@@ -172,7 +172,7 @@ class StageShell:
         try:
             record = decode(topic, data)
         except RecordError as problem:
-            if message.timestamp is not None and message.timestamp < self.run.started.created_at:
+            if self.run.is_older(None if message.timestamp is None else int(message.timestamp * 1000)):
                 self.held.finish([position])  # bad bytes of an earlier run: its readers have told
                 return
             await self._dead_letter(epoch, Positioned(topic, *position[1:], _NO_RECORD), data, str(problem))

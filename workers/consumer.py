@@ -40,7 +40,6 @@ BAD_RECORDS = 20  # dead letters after which the process stops
 BUSY_POLL_MS, IDLE_POLL_MS = 20, 200
 COMMIT_EVERY_S = 0.5
 LOOK_FOR_END_S = 0.5
-OLDER_S = 60.0  # what can't be read and is that much older than the run is no matter of the run
 UNASSIGNED_S = 60.0  # after the run's end, a process that gets no partition for this long has none to drain
 LEAVE_S = 20.0  # for work that was asked to stop
 REMEMBERED = 4096  # finished records, known again after a rebalance
@@ -168,7 +167,7 @@ class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-py
         try:
             record = decode(BY_WIRE[place.topic], message.value or b"")
         except RecordError as problem:
-            if message.timestamp / 1000 >= self._run.started.created_at - OLDER_S:
+            if not self._run.is_older(message.timestamp):
                 self._bury(place, message, str(problem), producer)
             ledger.finish(entry)
             return

@@ -11,7 +11,7 @@ tried for STORE_LIMIT_S while the partitions are paused; then StoreError ends th
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ from infra.kafka import ControlReader, RecordProducer, make_consumer, make_produ
 from infra.runs import await_run
 from schemas import ids
 from schemas.codec import decode
-from schemas.errors import DeadLetterFloodError, RecordError
+from schemas.errors import DeadLetterFloodError, RecordError, SpadeError
 from schemas.run import DeadLetter
 from schemas.settings import BrokerSettings, ProcessContext
 from schemas.topics import BY_WIRE, MAX_MESSAGE_BYTES, Topic
@@ -64,8 +64,11 @@ class MemorySink:
         boundary: int = BOUNDARY,
         max_age_s: float = MAX_AGE_S,
         store_limit_s: float = STORE_LIMIT_S,
+        is_older: Callable[[int | None], bool] = lambda _: False,
     ) -> None:
+        """`is_older` tells, by a record's timestamp in ms, whether it was written before the run (infra.runs.Run.is_older)."""
         self.run_id = run_id
+        self._is_older = is_older
         self.rows_stored = 0
         self.dead_letters = 0
         self._broker = broker
@@ -87,10 +90,14 @@ class MemorySink:
             batches = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
         except KafkaError as problem:
             raise unreachable(self._broker, problem) from problem
-        self._follow_assignment()
-        for part, messages in batches.items():
-            if part in self._resume:
-                self._take(part, messages)
+        try:
+            self._follow_assignment()
+            for part, messages in batches.items():
+                if part in self._resume:
+                    self._take(part, messages)
+        except SpadeError:
+            self._read_again(batches)
+            raise
         self._flush(lambda pending: self._clock.monotonic() - pending.since >= self._max_age_s)
         return self.rows_stored - before
 
@@ -140,12 +147,20 @@ class MemorySink:
             pending.rows.extend(self._rows(topic, message))
             pending.next = message.offset + 1
 
+    def _read_again(self, batches: Mapping[TopicPartition, Sequence[Any]]) -> None:
+        """Puts the read positions back behind what is pending or stored, so that a poll that failed half-way loses nothing."""
+        for part, messages in batches.items():
+            if part in self._consumer.assignment():
+                pending = self._pending.get(part)
+                self._consumer.seek(part, pending.next if pending else max(messages[0].offset, self._resume.get(part, 0)))
+
     def _rows(self, topic: Topic, message: Any) -> list[TableRow]:
         telemetry.count("spade_records_in_total", topic=topic.wire)
         try:
             record = decode(topic, message.value or b"")
         except RecordError as problem:
-            self._bury(topic, message, problem)
+            if not self._is_older(message.timestamp):
+                self._bury(topic, message, problem)
             return []
         if record.run_id != self.run_id:
             return []
@@ -255,10 +270,11 @@ def stored_offsets(store: Store, run_id: str) -> dict[tuple[str, int], int]:
 
 def run(context: ProcessContext) -> None:
     """Works until the run that the context names has finished. Raises the boundary errors of broker and store."""
-    run_id = await_run(context).run_id
+    found = await_run(context)
+    run_id = found.run_id
     telemetry.bind_run(run_id)
     store = connect(context.store_dsn)
-    sink = MemorySink(context.broker, store, run_id)
+    sink = MemorySink(context.broker, store, run_id, is_older=found.is_older)
     try:
         with ControlReader(context.broker, [Topic.RUN_FINISHED], run_id) as finished:
             look_at = 0.0

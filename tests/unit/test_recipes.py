@@ -27,7 +27,7 @@ def test_nano_recipes_share_the_nano_schedule_and_sampling(name: str) -> None:
     assert (schedule.interval, schedule.delay, schedule.lag, schedule.lead, schedule.memory_lag) == (1, 1, 1, 1, 2)
     for sampling in (recipe.design.sampling, recipe.rollout.sampling):
         assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 1.0, 0)
-    assert (recipe.design.sampling.max_tokens, recipe.rollout.sampling.max_tokens) == (256, 48)
+    assert (recipe.design.sampling.max_tokens, recipe.rollout.sampling.max_tokens) == (256, 96)
     assert (recipe.rollout.max_turns, recipe.rollout.context_tokens) == (16, 512)
     assert recipe.train.learning_rate == 2e-4
     assert (recipe.design.advantage_group, recipe.design.advantage) == ("document", "z-score")

@@ -18,6 +18,7 @@ from typing import Final
 PARENT: Final = "spade"
 CONTROLLERS_V1: Final = ("memory", "pids", "cpuacct")
 REMOVE_S: Final = 3.0
+MAKE_TRIES: Final = 5
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class SlotCgroup:
     def create(self, memory_bytes: int, pids: int) -> None:
         """Makes the folders and sets the limits. Raises OSError."""
         for folder in self.folders.values():
-            folder.mkdir(exist_ok=True)
+            self._make(folder)
         if self.version == 1:
             memory = self.folders["memory"]
             swap = memory / "memory.memsw.limit_in_bytes"
@@ -56,6 +57,17 @@ class SlotCgroup:
         with suppress(OSError):
             (folder / "memory.swap.max").write_text("0")
         (folder / "pids.max").write_text(str(pids))
+
+    def _make(self, folder: Path) -> None:
+        """Makes a slot's folder, and its parent where the machine's last slot took that along meanwhile."""
+        for _ in range(MAKE_TRIES):
+            with suppress(FileNotFoundError):
+                folder.mkdir(exist_ok=True)
+                return
+            folder.parent.mkdir(exist_ok=True)
+            if self.version == 2:
+                (folder.parent / "cgroup.subtree_control").write_text("+memory +pids")
+        raise FileNotFoundError(f"{folder} can't be made")
 
     def oom_kills(self) -> int:
         """Processes that the memory limit has killed since the folder was made."""
@@ -86,7 +98,7 @@ class SlotCgroup:
             time.sleep(0.002)
 
     def remove(self) -> None:
-        """Kills what is in the slot and removes its folders."""
+        """Kills what is in the slot and removes its folders, and with the machine's last slot the folder that held all."""
         self.kill()
         deadline = time.monotonic() + REMOVE_S
         for folder in self.folders.values():
@@ -97,6 +109,8 @@ class SlotCgroup:
                     if time.monotonic() > deadline:
                         break
                     time.sleep(0.002)
+            with suppress(OSError):
+                folder.parent.rmdir()
 
 
 def find_hierarchy(mounts_text: str) -> Hierarchy | None:
