@@ -34,11 +34,26 @@ INTRODUCTION = (
 )
 WORDS = (
     ("valid", "designs that the gate admitted, of those proposed; refused ones are counted by the rule that refused them"),
+    (
+        "refused by rule",
+        "parse: the completion was no code with a hint; contract: the file lacks a part or has one too many; types: a step gave "
+        "something else than it must; witness: its own solution does not win; copier: a fixed trick wins; random, silent: "
+        "chance or silence wins too often. docs/SANDBOX.md names them all",
+    ),
+    ("win, win with hint", "share of plays won, mean over the generation's environments"),
     ("regret ± SE", "mean over environments of the paired difference of the two arms, with its standard error"),
     (
         "ESS",
         "effective sample size, 1 is full: what still counts of a batch after correcting for the older policy that sampled it",
     ),
+    (
+        "designer reward",
+        "0.6 for a return near one half without hint, 0.4 for regret that is surely above zero; between 0 and 1. It falls "
+        "where the agent has learned what the hints say and the designer has not found harder tasks yet",
+    ),
+    ("loss", "of the policy gradient, by role; it measures the batch, not the quality: it need not fall"),
+    ("drain", "a last step that trains the designs of the last generation, without plays"),
+    ("repeats", "share of designs that nearly equal an earlier one, names and numbers aside: high for a model this small"),
     ("lag", "policy versions between the one that sampled and the one that was trained"),
     ("Vendi/n", "how different the designs of a generation are from each other; 1: all different"),
 )

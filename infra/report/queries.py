@@ -66,8 +66,11 @@ ORDER BY %s, env_id LIMIT 1 BY source_digest LIMIT 3
 """
 CHOICES = (
     ("The hint helped most here", "regret DESC"),
-    ("Late in the run, close to where the designer is paid most", "generation DESC, abs(win_rate - 0.5) ASC"),
-    ("One that the agent found hard", "win_rate ASC, hint_win_rate DESC"),
+    (
+        "Late in the run, where the designer is paid well: won about half of the time, and the hint helps",
+        "(abs(win_rate - 0.5) <= 0.15 AND regret > 0) DESC, generation DESC, regret DESC",
+    ),
+    ("One that the agent found hard, with the hint too", "win_rate ASC, hint_win_rate ASC, generation DESC"),
 )
 
 EPISODE = """
