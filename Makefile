@@ -38,7 +38,7 @@ test: lint
 	$(BIN)/python -m pytest
 
 lock:
-	$(BIN)/uv pip compile --python $(BIN)/python --generate-hashes --no-emit-index-url --extra dev -o requirements.lock pyproject.toml
+	$(BIN)/uv pip compile --quiet --python $(BIN)/python --generate-hashes --no-emit-index-url --extra dev -o requirements.lock pyproject.toml
 
 clean:
 	rm -rf $(VENV) runs build dist
