@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from schemas.common import SamplingSettings
 from schemas.errors import SettingsError
+from schemas.explanation import explain
 
 GAMES_SKILLS = (
     "Mathematical Reasoning",
@@ -288,7 +289,7 @@ def build_recipe(values: Mapping[str, Any], overrides: Mapping[str, Any] | None 
     try:
         return Recipe.model_validate(merged)
     except ValidationError as error:
-        raise SettingsError(f"{origin}: {_explain(error)}", "Correct or remove the key") from error
+        raise SettingsError(explain(error, Recipe, origin, overrides or ()), "Correct or remove the key") from error
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -305,15 +306,6 @@ def _set(tree: dict[str, Any], keys: list[str], value: Any) -> None:
         tree[key] = dict(branch) if isinstance(branch, Mapping) else {}
         tree = tree[key]
     tree[keys[-1]] = value
-
-
-def _explain(error: ValidationError) -> str:
-    parts = []
-    for item in error.errors():
-        where = ".".join(str(step) for step in item["loc"]) or "recipe"
-        what = "unknown key" if item["type"] == "extra_forbidden" else str(item["msg"])
-        parts.append(f"{where}: {what}")
-    return "; ".join(parts)
 
 
 class BrokerSettings(Settings):

@@ -39,6 +39,30 @@ def test_a_bad_recipe_is_refused_with_the_key_that_is_wrong(values: dict[str, ob
         build_recipe(values)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"train.learning_rat": 1}, "--set train.learning_rat: unknown key (did you mean train.learning_rate?). "),
+        ({"train.zzz": 1}, "--set train.zzz: unknown key; keys of train: learning_rate, betas"),
+        ({"corpus": "/nope"}, "--set corpus: corpus is a section, set a key of it: corpus.enabled, corpus.path"),
+        ({"schedule.steps": 7}, "--set schedule.steps: Value error, steps (7) must be a multiple"),
+        ({"rollout.seeds": 99}, "--set rollout.seeds: Value error, rollout.seeds (99) can't exceed"),
+    ],
+)
+def test_a_bad_override_is_blamed_not_the_file(overrides: dict[str, object], message: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        build_recipe({}, overrides, "shipped.toml")
+    assert str(raised.value).startswith(message)
+    assert "shipped.toml" not in str(raised.value)
+
+
+def test_an_unknown_key_of_a_file_shows_the_close_one_and_all() -> None:
+    with pytest.raises(SettingsError) as raised:
+        build_recipe({"schedule": {"stepz": 3}}, {"train.threads": 2}, "my.toml")
+    expected = "my.toml: schedule.stepz: unknown key (did you mean schedule.steps?); keys of schedule: kind, steps, interval"
+    assert str(raised.value).startswith(expected)
+
+
 def test_overrides_reach_nested_keys_and_leave_the_file_values_alone() -> None:
     values = {"schedule": {"steps": 40}}
     recipe = build_recipe(values, {"schedule.interval": 2, "schedule.delay": 2})
