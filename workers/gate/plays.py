@@ -114,7 +114,8 @@ class Table:
                 return
             raise
         if result.reward > 0:
-            raise Refused(GateRule.AFTER_END, f"seed {seed}: {result.reward:g} after the end", {"reward": result.reward})
+            evidence = f"seed {seed}: a step after the episode's end paid {result.reward:g}: remember the end and pay 0"
+            raise Refused(GateRule.AFTER_END, evidence, {"reward": result.reward})
 
 
 def refusal(end: SessionEnd, where: str, rule: GateRule | None = None) -> Refused | GateInterrupted:

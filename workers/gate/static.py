@@ -65,7 +65,9 @@ def parse(source: str) -> ast.Module:
     """The source's tree. Raises Refused."""
     try:
         return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except SyntaxError as error:
+        raise Refused(GateRule.CONTRACT, f"does not parse: line {error.lineno or 0}: {error.msg}") from error
+    except (ValueError, RecursionError, MemoryError) as error:
         raise Refused(GateRule.CONTRACT, f"does not parse: {error}") from error
 
 
