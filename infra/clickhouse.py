@@ -95,7 +95,7 @@ def parse_dsn(dsn: str) -> StoreAddress:
         except OSError as problem:
             raise SettingsError(
                 f"the store's password file {options['password_file']} can't be read ({problem.strerror})",
-                "Start the store (`spade up`), or name a file that you may read",
+                "Write the password into that file, or name one that you may read",
             ) from problem
     return StoreAddress(
         host=parts.hostname,

@@ -51,8 +51,9 @@ def read_secret(path: str) -> str:
 
 def unreachable(settings: BrokerSettings, problem: BaseException) -> BrokerError:
     """The error for a broker that does not answer."""
+    name, text = type(problem).__name__, str(problem)  # some of Kafka's errors name their class in their text
     return BrokerError(
-        f"can't reach broker {settings.address} ({type(problem).__name__}: {problem})",
+        f"can't reach broker {settings.address} ({text if text.startswith(name) else f'{name}: {text}'})",
         "Start it (`spade up` for a local one) or name another address with --broker",
     )
 

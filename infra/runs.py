@@ -7,6 +7,7 @@ to the stated deadline.
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 import uuid
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from schemas.topics import Topic
 PROJECT = Path(__file__).resolve().parent.parent
 PACKAGES = ("schemas", "infra", "streams", "workers", "trainer")
 POLL_S = 0.2
+KNOWN = 5  # runs that a message names
+LOG = logging.getLogger(__name__)
 CLOCK_SLACK_S = 30.0  # by which the clocks of writers and brokers may differ
 
 
@@ -89,6 +92,8 @@ def await_run(context: ProcessContext, deadline_s: float = 60.0) -> Run:
     """
     end = time.monotonic() + deadline_s
     run_id = context.run_id
+    wanted = f"run {run_id}" if run_id else "an unfinished run"
+    LOG.info("waiting for %s at %s, up to %.0f s", wanted, context.broker.address, deadline_s)
     while not run_id and time.monotonic() < end:
         run_id = newest_run(context.broker)
         if not run_id:
@@ -102,8 +107,7 @@ def await_run(context: ProcessContext, deadline_s: float = 60.0) -> Run:
                 if time.monotonic() >= end:
                     break
     raise StageTimeoutError(
-        f"no {Topic.RUN_STARTED.wire} record of {'run ' + run_id if run_id else 'an unfinished run'} at "
-        f"{context.broker.address} within {deadline_s:.0f} s",
+        f"no {Topic.RUN_STARTED.wire} record of {wanted} at {context.broker.address} within {deadline_s:.0f} s",
         "Start the run (`spade run RECIPE`), or name its id with --run and its broker with --broker",
     )
 
@@ -120,8 +124,25 @@ def read_recipe(started: RunStarted) -> Recipe:
         ) from error
 
 
-def newest_run(broker: BrokerSettings, *, unfinished: bool = True) -> str:
-    """The id of the run whose first record the broker took last (by the broker's own timestamp), "" where there is none."""
+def newest_run(broker: BrokerSettings) -> str:
+    """The id of the unfinished run whose first record the broker took last (by its own timestamp), "" where there is none."""
+    started, finished = read_runs(broker)
+    return next((run_id for run_id in started if run_id not in finished), "")
+
+
+def find_run(broker: BrokerSettings, run_id: str = "") -> str:
+    """The run that is named, else the newest unfinished one, else the newest. Raises SettingsError where there is none."""
+    started, finished = read_runs(broker)
+    if not started:
+        raise SettingsError(f"{broker.address} holds no run{f' {run_id}' if run_id else ''}", "Start one with `spade run RECIPE`")
+    if run_id and run_id not in started:
+        known = ", ".join(started[:KNOWN]) + (", ..." if len(started) > KNOWN else "")
+        raise SettingsError(f"there is no run {run_id} at {broker.address} (known: {known})", "Name one of those with --run")
+    return run_id or next((one for one in started if one not in finished), started[0])
+
+
+def read_runs(broker: BrokerSettings) -> tuple[list[str], set[str]]:
+    """Every run that has started, newest first, and those that have finished. Raises BrokerError."""
     consumer = make_consumer(broker, None, ())
     try:
         parts = [
@@ -150,8 +171,7 @@ def newest_run(broker: BrokerSettings, *, unfinished: bool = True) -> str:
         raise unreachable(broker, problem) from problem
     finally:
         consumer.close()
-    candidates = [(stamp, run_id) for run_id, stamp in started.items() if not (unfinished and run_id in finished)]
-    return max(candidates)[1] if candidates else ""
+    return sorted(started, key=lambda run_id: (started[run_id], run_id), reverse=True), finished
 
 
 def new_run_id(name: str) -> str:

@@ -131,9 +131,9 @@ def setup_logging(process: str, run_id: str = "", as_json: bool = False, level: 
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    for noisy in ("kafka", "aiokafka", "httpx", "httpcore", "urllib3", "uvicorn.access", "matplotlib", "faust", "mode"):
+    quieten_kafka()
+    for noisy in ("aiokafka", "httpx", "httpcore", "urllib3", "uvicorn.access", "matplotlib", "faust", "mode"):
         logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
-    logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)  # warns whenever the machine is busy
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -142,6 +142,12 @@ def setup_logging(process: str, run_id: str = "", as_json: bool = False, level: 
     )
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(process=process, **({"run_id": run_id} if run_id else {}))
+
+
+def quieten_kafka() -> None:
+    """Leaves of Kafka's client only errors, and none of its network's, one a retry: what ends the retries is raised."""
+    for name, level in (("kafka", logging.ERROR), ("kafka.net", logging.CRITICAL)):
+        logging.getLogger(name).setLevel(level)
 
 
 def bind_run(run_id: str) -> None:

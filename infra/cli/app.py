@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Sequence
 
 import typer
 
+from infra import telemetry
 from infra.cli import checks, demo, evaluate, local, nano, runs, stages, tables
 from schemas.errors import SpadeError
 
@@ -40,7 +40,7 @@ app.add_typer(nano_app, name="nano")
 
 def run_app(arguments: Sequence[str]) -> int:
     """Runs one command line; its exit code."""
-    logging.getLogger("kafka").setLevel(logging.ERROR)  # what matters of it is raised, and told in one line
+    telemetry.quieten_kafka()
     try:
         app(list(arguments), prog_name="spade")
     except SpadeError as error:

@@ -36,7 +36,29 @@ def gate(
     max_turns: Annotated[int, typer.Option(min=1, max=64, help="Turns of an episode.")] = 25,
     level: Annotated[str, typer.Option(help="Weakest sandbox level to accept: any, rootless or full.")] = "any",
 ) -> None:
-    """Judge an environment file as a run would. Exit 0: admitted; 1: refused, with the rule and evidence; 2: could not run."""
+    """Judge an environment file as a run would. Exit 0: admitted; 1: refused, with the rule and evidence; 2: could not run.
+
+    The file holds one class whose name ends in Env, with the methods below.
+    A solution's actions must win: the step that ends the episode pays more
+    than 0. Rewards are within -1 to 1; nothing is paid after the end. It may
+    import random, math, string, re, json, collections, itertools and others
+    of the standard library that only compute. An example:
+
+    \b
+    import random
+    class AddEnv:
+        def __init__(self, max_turns=25): self.max_turns = max_turns
+        def reset(self, seed=None):  # -> (observation, {})
+            dice, self.over = random.Random(seed), False
+            self.a, self.b = dice.randint(10, 99), dice.randint(10, 99)
+            return f"Add {self.a} and {self.b}.", {}
+        def step(self, action):  # -> (text, reward, terminated, truncated, {})
+            won = not self.over and action == str(self.a + self.b)
+            self.over = True
+            return "Over.", float(won), True, False, {}
+        def solution(self):  # -> the actions that win, list of str
+            return \\[str(self.a + self.b)]
+    """
     from workers.gate.command import gate_file
 
     raise typer.Exit(gate_file(file, hint, as_json=as_json, max_turns=max_turns, required_level=level))

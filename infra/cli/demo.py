@@ -13,7 +13,7 @@ import typer
 
 from infra.cli import options
 from infra.cli.interrupts import stoppable
-from infra.cli.runs import new_folder
+from infra.cli.runs import new_folder, unless_empty
 
 
 def demo(
@@ -30,7 +30,7 @@ def demo(
     chosen = options.read_recipe(recipe, overrides)
     run_dir = new_folder(folder, chosen.name).resolve()
     say = options.out.print
-    with stoppable():
+    with stoppable(), unless_empty(run_dir):
         preflight.check_run(chosen, run_dir, say)
         with launch.services("", "", run_dir, say, own=True) as where:
             run = launch.prepare(chosen, where, run_dir)

@@ -18,7 +18,7 @@ from infra.cli.launch import Say, Services, context_of
 from infra.cli.stages import child_environment
 from infra.report.facts import EvaluationFacts
 from infra.report.interval import paired_difference
-from infra.runs import Run, await_run, newest_run
+from infra.runs import Run, await_run, find_run
 from infra.suites import SuiteItem, load_suite
 from infra.supervisor import ProcessSpec, Supervisor
 from schemas.errors import SettingsError, StageTimeoutError
@@ -43,9 +43,7 @@ def evaluate(
 ) -> None:
     """Let policies of a run play a held-out suite; each result becomes a record and is printed."""
     context = options.stage_context(broker, store, run, state_dir, log_json=log_json, needs_store=False)
-    if not context.run_id:
-        newest = newest_run(context.broker) or newest_run(context.broker, unfinished=False)
-        context = context.model_copy(update={"run_id": newest})
+    context = context.model_copy(update={"run_id": find_run(context.broker, run)})
     with stoppable():
         found = await_run(context, deadline_s=20.0)
         policies = read_policies(context.broker, found.run_id)

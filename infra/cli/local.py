@@ -28,12 +28,16 @@ def up(broker_port: Port = None, store_port: Port = None) -> None:
     home.mkdir(parents=True, exist_ok=True)
     with stoppable():
         broker = LocalBroker.attach(home / "broker")
-        if broker is None:
+        if broker is not None:
+            _tell_up("broker", broker.address, broker_port, broker.port)
+        else:
             out.print("starting the broker (Apache Kafka) ...")
             with undisturbed():  # a detached process must not be lost between its start and the state file
                 broker = LocalBroker.start(home / "broker", port=broker_port, detached=True)
         store = LocalStore.attach(home / "store")
-        if store is None:
+        if store is not None:
+            _tell_up("store", f"127.0.0.1:{store.port}", store_port, store.port)
+        else:
             out.print("starting the store (ClickHouse) ...")
             with undisturbed():
                 store = LocalStore.start(home / "store", port=store_port, detached=True)
@@ -57,10 +61,18 @@ def down(wipe: Annotated[bool, typer.Option("--wipe", help="Also remove their da
             service.stop()
             ended.append(f"{name} (process {service.pid})" if service.pid else name)
     (home / "up.json").unlink(missing_ok=True)
+    said = f"ended: {', '.join(ended)}" if ended else "nothing was up"
     if wipe:
-        for name in ("broker", "store"):
+        held = [name for name in ("broker", "store") if (home / name).exists()]
+        for name in held:
             shutil.rmtree(home / name, ignore_errors=True)
-    out.print(f"ended: {', '.join(ended)}" if ended else "nothing was up")
+        said += f"; removed the data of {' and '.join(held)} in {home}" if held else f"; there was no data in {home}"
+    out.print(said)
+
+
+def _tell_up(what: str, address: str, asked: int | None, port: int) -> None:
+    unused = f"; port {asked} is not used, `spade down` first to move it" if asked not in (None, port) else ""
+    out.print(f"the {what} is up already at {address}{unused}")
 
 
 def write_private(path: Path, text: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -35,7 +36,7 @@ Store = Annotated[
     typer.Option(
         "--store",
         envvar="SPADE_STORE",
-        help="ClickHouse as a DSN without its password (put that in a file: see docs). Default: the one of `spade up`.",
+        help="ClickHouse as clickhouse://USER@HOST:PORT/DB?password_file=FILE. Default: the one of `spade up`.",
         show_default=False,
     ),
 ]
@@ -52,6 +53,7 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a recipe key, e.g. schedule.steps=20.")
 ]
 
+ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):\d{1,5}")
 UNSEEN_WIDTH = 140  # columns where nobody's terminal says how many it has
 out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else UNSEEN_WIDTH)
 
@@ -82,16 +84,25 @@ def broker_settings(given: str) -> BrokerSettings | None:
     if not named:
         return None
     if not named.endswith(".toml"):
-        return BrokerSettings(address=named)
+        return BrokerSettings(address=_checked(named, "--broker"))
     try:
         values: dict[str, Any] = tomllib.loads(Path(named).read_text(encoding="utf-8"))
-        return BrokerSettings.model_validate(values)
+        settings = BrokerSettings.model_validate(values)
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise SettingsError(f"broker file {named} can't be read: {problem}", "Correct the file") from problem
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         raise SettingsError(f"broker file {named}: {key}: {first['msg']}", "Correct or remove the key") from error
+    _checked(settings.address, f"broker file {named}: address")
+    return settings
+
+
+def _checked(address: str, source: str) -> str:
+    for one in address.split(","):
+        if not ADDRESS.fullmatch(one):
+            raise SettingsError(f"{source}: {one!r} is not HOST:PORT", "Write for example 127.0.0.1:9092, several with commas")
+    return address
 
 
 def require_broker(given: str) -> BrokerSettings:

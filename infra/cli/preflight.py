@@ -26,7 +26,7 @@ def check_run(recipe: Recipe, run_dir: Path, say: Callable[[str], None]) -> None
     documents = check_corpus(recipe)
     check_disk(run_dir, model)
     level = check_sandbox(recipe)
-    say(f"recipe {recipe.name} ({recipe.algorithm}), model {model.name}, {documents} documents, sandbox level: {level}")
+    say(f"recipe {recipe.name} ({recipe.algorithm}), model {recipe.model.path}, {documents} documents, sandbox level: {level}")
 
 
 def check_model(recipe: Recipe) -> Path:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -29,12 +31,25 @@ def run(
     chosen = options.read_recipe(recipe, overrides)
     run_dir = new_folder(folder, chosen.name)
     say = options.out.print
-    with stoppable():
+    with stoppable(), unless_empty(run_dir):
         preflight.check_run(chosen, run_dir, say)
         with launch.services(broker, store, run_dir, say) as where:
             started = launch.prepare(chosen, where, run_dir)
             launch.supervise(started, where, run_dir, say, stall_limit_s=stall_minutes * 60)
     say(f"run {started.run_id} is complete; its folder is {run_dir}")
+
+
+@contextlib.contextmanager
+def unless_empty(folder: Path) -> Iterator[None]:
+    """Where the body fails, removes what it made of `folder` and its parents, as far as nothing stands in them."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for place in missing:
+                place.rmdir()
+        raise
 
 
 def new_folder(given: str, name: str) -> Path:

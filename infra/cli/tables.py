@@ -36,13 +36,10 @@ def migrate(store: options.Store = "") -> None:
 def status(broker: options.Broker = "", run: options.RunId = "") -> None:
     """How far a run is: versions, generations, and what each stage has not read yet."""
     from infra.cli.backlog import read_backlog, read_status
-    from infra.runs import newest_run
-    from schemas.errors import SettingsError
+    from infra.runs import find_run
 
     settings = options.require_broker(broker)
-    run_id = run or newest_run(settings) or newest_run(settings, unfinished=False)
-    if not run_id:
-        raise SettingsError(f"{settings.address} holds no run", "Start one with `spade run RECIPE`")
+    run_id = find_run(settings, run)
     found = read_status(settings, run_id)
     options.out.print(f"run {run_id}: {found.state}")
     options.out.print(f"policy version {found.version}, step {found.step}, generation {found.generation} closed")

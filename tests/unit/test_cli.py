@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
+import logging
 import os
 import signal
 import stat
@@ -14,6 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
+from kafka.errors import KafkaTimeoutError
 
 from infra.cli import options, preflight
 from infra.cli.app import app, run_app
@@ -21,8 +24,9 @@ from infra.cli.interrupts import cleanup, stoppable, undisturbed
 from infra.cli.launch import process_specs
 from infra.cli.local import write_private
 from infra.cli.progress import describe
-from infra.cli.runs import new_folder
+from infra.cli.runs import new_folder, unless_empty
 from infra.cli.stages import child_environment
+from infra.kafka import unreachable
 from schemas.design import SlotsClosed
 from schemas.errors import (
     BrokerError,
@@ -35,6 +39,8 @@ from schemas.errors import (
 )
 from schemas.settings import BrokerSettings, ProcessContext
 from schemas.train import RoleStats, StepFinished
+from workers.gate.rules import Refused
+from workers.gate.static import ALLOWED_IMPORTS, check_static
 
 COMMANDS = [[command.name] for command in app.registered_commands] + [["nano", "build"]]
 
@@ -63,6 +69,9 @@ def test_help_shows_an_example(command: list[str], capsys: pytest.CaptureFixture
         (["migrate"], 3, "no store is named and none is up"),
         (["topics", "--broker", "missing.toml"], 2, "broker file missing.toml can't be read"),
         (["migrate", "--store", "http://somewhere"], 2, "the store's address is not of the form clickhouse://"),
+        (["run", "tiny", "--broker", "foo"], 2, "--broker: 'foo' is not HOST:PORT"),
+        (["topics", "--broker", "foo"], 2, "--broker: 'foo' is not HOST:PORT"),
+        (["migrate", "--store", "clickhouse://u@h:1/d?password_file=/no"], 2, "Write the password into that file"),
         (["work", "memory"], 3, "no broker is named"),
         (["status"], 3, "no broker is named"),
     ],
@@ -130,6 +139,60 @@ def test_run_never_overwrites_another(tmp_path: Path) -> None:
     (tmp_path / "old" / "weights").touch()
     with pytest.raises(SettingsError, match="not an empty folder"):
         new_folder(str(tmp_path / "old"), "x")
+
+
+def test_failed_start_leaves_no_empty_folder_and_keeps_what_stood(tmp_path: Path) -> None:
+    def fail(folder: Path, *, filled: bool) -> None:
+        with unless_empty(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            if filled:
+                (folder / "log").touch()
+            raise BrokerError("no broker")
+
+    for folder, filled in ((tmp_path / "runs" / "one", False), (tmp_path / "runs" / "two", True)):
+        with pytest.raises(BrokerError):
+            fail(folder, filled=filled)
+        assert (tmp_path / "runs").exists() == filled
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(BrokerError):
+        fail(tmp_path / "mine", filled=False)
+    assert (tmp_path / "mine").exists()
+
+
+def test_gate_help_shows_an_environment_that_keeps_the_rules(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run_app(["gate", "--help"]) == 0
+    shown = [line[1:].rstrip() for line in capsys.readouterr().out.splitlines()]
+    first = shown.index("import random")
+    source = "\n".join(shown[first : shown.index("", first)]) + "\n"
+    tree = check_static(source, ALLOWED_IMPORTS)
+    assert isinstance(tree.body[-1], ast.ClassDef)
+    with pytest.raises(Refused, match="line 2: "):
+        check_static("import random\nclass\n", ALLOWED_IMPORTS)
+
+
+def test_down_says_what_it_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "state" / "broker").mkdir(parents=True)
+    assert run_app(["down", "--wipe"]) == 0
+    assert "nothing was up; removed the data of broker in" in capsys.readouterr().out
+    assert not (tmp_path / "state" / "broker").exists()
+    assert run_app(["down", "--wipe"]) == 0
+    assert "there was no data" in capsys.readouterr().out
+
+
+def test_broker_error_names_its_class_once() -> None:
+    told = str(unreachable(BrokerSettings(address="h:1"), KafkaTimeoutError("Unable to bootstrap")))
+    assert told.count("KafkaTimeoutError") == 1
+    assert "OSError: gone" in str(unreachable(BrokerSettings(address="h:1"), OSError("gone")))
+
+
+def test_kafka_client_warnings_stay_out_of_the_log() -> None:
+    run_app(["status"])
+    assert not logging.getLogger("kafka.net.manager").isEnabledFor(logging.ERROR)
+    assert not logging.getLogger("kafka.conn").isEnabledFor(logging.WARNING)
+    assert logging.getLogger("kafka.conn").isEnabledFor(logging.ERROR)
 
 
 def test_processes_follow_the_recipe() -> None:
