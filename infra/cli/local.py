@@ -29,14 +29,14 @@ def up(broker_port: Port = None, store_port: Port = None) -> None:
     with stoppable():
         broker = LocalBroker.attach(home / "broker")
         if broker is not None:
-            _tell_up("broker", broker.address, broker_port, broker.port)
+            tell_up("broker", broker.address, broker_port, broker.port)
         else:
             out.print("starting the broker (Apache Kafka) ...")
             with undisturbed():  # a detached process must not be lost between its start and the state file
                 broker = LocalBroker.start(home / "broker", port=broker_port, detached=True)
         store = LocalStore.attach(home / "store")
         if store is not None:
-            _tell_up("store", f"127.0.0.1:{store.port}", store_port, store.port)
+            tell_up("store", f"127.0.0.1:{store.port}", store_port, store.port)
         else:
             out.print("starting the store (ClickHouse) ...")
             with undisturbed():
@@ -70,7 +70,8 @@ def down(wipe: Annotated[bool, typer.Option("--wipe", help="Also remove their da
     out.print(said)
 
 
-def _tell_up(what: str, address: str, asked: int | None, port: int) -> None:
+def tell_up(what: str, address: str, asked: int | None, port: int) -> None:
+    """Says where a service stands already, and that a port asked for is not used."""
     unused = f"; port {asked} is not used, `spade down` first to move it" if asked not in (None, port) else ""
     out.print(f"the {what} is up already at {address}{unused}")
 

@@ -18,11 +18,12 @@ from pathlib import Path
 import pytest
 from kafka.errors import KafkaTimeoutError
 
+from infra import runs
 from infra.cli import options, preflight
 from infra.cli.app import app, run_app
 from infra.cli.interrupts import cleanup, stoppable, undisturbed
 from infra.cli.launch import process_specs
-from infra.cli.local import write_private
+from infra.cli.local import tell_up, write_private
 from infra.cli.progress import describe
 from infra.cli.runs import new_folder, unless_empty
 from infra.cli.stages import child_environment
@@ -180,6 +181,26 @@ def test_down_says_what_it_removed(tmp_path: Path, capsys: pytest.CaptureFixture
     assert not (tmp_path / "state" / "broker").exists()
     assert run_app(["down", "--wipe"]) == 0
     assert "there was no data" in capsys.readouterr().out
+
+
+def test_unknown_run_is_refused_with_the_newest_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = BrokerSettings(address="h:1")
+    monkeypatch.setattr(runs, "read_runs", lambda _: ([f"run-{n}" for n in range(9, 0, -1)], {"run-9"}))
+    assert (runs.find_run(broker), runs.find_run(broker, "run-1"), runs.newest_run(broker)) == ("run-8", "run-1", "run-8")
+    with pytest.raises(SettingsError, match=r"there is no run nosuch at h:1 \(known: run-9, .*run-5, \.\.\.\)"):
+        runs.find_run(broker, "nosuch")
+    monkeypatch.setattr(runs, "read_runs", lambda _: (["run-1"], {"run-1"}))
+    assert (runs.find_run(broker), runs.newest_run(broker)) == ("run-1", "")
+    monkeypatch.setattr(runs, "read_runs", lambda _: ([], set()))
+    with pytest.raises(SettingsError, match="holds no run"):
+        runs.find_run(broker)
+
+
+def test_up_tells_a_port_that_it_does_not_use(capsys: pytest.CaptureFixture[str]) -> None:
+    tell_up("broker", "127.0.0.1:7", 9, 7)
+    assert "the broker is up already at 127.0.0.1:7; port 9 is not used" in capsys.readouterr().out
+    tell_up("broker", "127.0.0.1:7", None, 7)
+    assert "not used" not in capsys.readouterr().out
 
 
 def test_broker_error_names_its_class_once() -> None:
