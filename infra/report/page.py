@@ -139,7 +139,7 @@ def _steps(facts: RunFacts) -> str:
         row = [f"{step.step}{' (drain)' if step.drain else ''}", str(step.step + 1), f"{step.loss:+.4f}"]
         for role in roles:
             found = step.roles.get(role)
-            row += [str(found.samples), f"{found.loss:+.4f}", f"{found.ess:.3f}", str(found.lag)] if found else ["-"] * 4
+            row += [str(found.samples), f"{found.loss:+.4f}", f"{found.ess:.4f}", str(found.lag)] if found else ["-"] * 4
         row += [f"{step.seconds.get(phase, 0.0):.2f}" for phase in phases]
         rows.append(row)
     return _table(("step", "publishes policy", "loss", *columns, *(f"{phase} s" for phase in phases)), rows)
