@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from workers.sandbox import frames
 from workers.sandbox.base import INFRASTRUCTURE, EndReason, is_infrastructure
-from workers.sandbox.cgroup import find_hierarchy, slot_cgroup
+from workers.sandbox.cgroup import Hierarchy, find_hierarchy, prepare_parent, remove_parent, slot_cgroup
 
 HONEST = b'["stepped",7,"seen",0.5,true,false,true]'
 
@@ -153,3 +154,20 @@ def test_cgroup_version_two_needs_both_controllers(tmp_path: object) -> None:
         (folder / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\n")
     assert group.oom_kills() == 2
     assert group.cpu_s() == 2.5
+
+
+def test_a_slots_parent_is_made_again_where_another_process_took_it_away(tmp_path: Path) -> None:
+    hierarchy = Hierarchy(1, {name: tmp_path / name for name in ("memory", "pids", "cpuacct")})
+    for folder in hierarchy.mounts.values():
+        folder.mkdir()
+    assert prepare_parent(hierarchy) == ""
+    remove_parent(hierarchy)
+    group = slot_cgroup(hierarchy, 3)
+    for folder in group.folders.values():
+        group._make(folder)
+        assert folder.is_dir()
+    remove_parent(hierarchy)  # a slot is there: the parent stays
+    assert all(folder.is_dir() for folder in group.folders.values())
+    group.remove()
+    remove_parent(hierarchy)
+    assert not any((folder / "spade").exists() for folder in hierarchy.mounts.values())

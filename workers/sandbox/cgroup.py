@@ -59,7 +59,7 @@ class SlotCgroup:
         (folder / "pids.max").write_text(str(pids))
 
     def _make(self, folder: Path) -> None:
-        """Makes a slot's folder, and its parent where the machine's last slot took that along meanwhile."""
+        """Makes a slot's folder, and its parent where another process took that away meanwhile."""
         for _ in range(MAKE_TRIES):
             with suppress(FileNotFoundError):
                 folder.mkdir(exist_ok=True)
@@ -98,7 +98,7 @@ class SlotCgroup:
             time.sleep(0.002)
 
     def remove(self) -> None:
-        """Kills what is in the slot and removes its folders, and with the machine's last slot the folder that held all."""
+        """Kills what is in the slot and removes its folders."""
         self.kill()
         deadline = time.monotonic() + REMOVE_S
         for folder in self.folders.values():
@@ -109,8 +109,6 @@ class SlotCgroup:
                     if time.monotonic() > deadline:
                         break
                     time.sleep(0.002)
-            with suppress(OSError):
-                folder.parent.rmdir()
 
 
 def find_hierarchy(mounts_text: str) -> Hierarchy | None:
@@ -143,6 +141,13 @@ def prepare_parent(hierarchy: Hierarchy) -> str:
     except OSError as error:
         return f"cgroups can't be made: {error}"
     return ""
+
+
+def remove_parent(hierarchy: Hierarchy) -> None:
+    """Takes away the folder that held all slots, where nobody has one in it any more."""
+    for folder in hierarchy.mounts.values():
+        with suppress(OSError):
+            (folder / PARENT).rmdir()
 
 
 def slot_cgroup(hierarchy: Hierarchy, slot: int) -> SlotCgroup:

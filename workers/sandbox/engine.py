@@ -93,6 +93,7 @@ class NsjailSandbox:
                     slot.release()
             self._free_slots.clear()
             self._setup.launcher.close()
+            self._table.close()
 
     # --- jails -----------------------------------------------------------------------------------------------------------
 

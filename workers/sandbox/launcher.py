@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 TYPE_CHECKING = False
@@ -158,6 +159,8 @@ class Launcher:
                     place.rmdir()
                 except OSError:
                     time.sleep(0.001)
+            with suppress(OSError):
+                place.parent.rmdir()  # the folder that held all slots, where this was the last one
 
 
 def main() -> None:

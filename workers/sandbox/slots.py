@@ -85,6 +85,11 @@ class SlotTable:
             swept += 1
         return swept
 
+    def close(self) -> None:
+        """Leaves no folder where no slot is left on the machine."""
+        if self._hierarchy is not None:
+            cgroup.remove_parent(self._hierarchy)
+
     def _lock(self, number: int) -> int:
         """A descriptor that holds the slot's lock, or -1."""
         try:
