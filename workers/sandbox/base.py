@@ -59,9 +59,9 @@ class SessionEnd(Exception):  # noqa: N818 - an end is data as often as an error
 class Limits:
     """What one session may use. Times in seconds, sizes in bytes.
 
-    `make_s`, `reset_s` and `step_s` bound one call each: as much CPU time (which ends as `cpu`), and as much wall time in which
-    the environment does not compute (which ends as `timeout`). An environment that computes on a busy machine gets
-    `patience` times the wall time before that ends as `timeout` too.
+    `make_s`, `reset_s` and `step_s` bound one call each: as much CPU time (which ends as `cpu`), and as much wall time where
+    the environment sleeps when that is over (which ends as `timeout`). One that computes, or waits for a processor of a
+    busy machine, gets `patience` times the wall time before that ends as `timeout` too.
     """
 
     memory_bytes: int = 256 * 1024 * 1024

@@ -11,6 +11,7 @@ from __future__ import annotations
 import select
 import socket
 import struct
+import time
 from typing import Final
 
 import msgspec
@@ -119,7 +120,10 @@ class Channel:
                 raise ClosedError from error
 
     def receive(self, timeout_s: float) -> bytes:
-        """The next frame's body. Blocks up to `timeout_s` for each piece. Raises TimeoutError, ClosedError, ViolationError."""
+        """The next frame's body. Blocks up to `timeout_s`, however many pieces come. Raises TimeoutError, ClosedError,
+        ViolationError."""
+        deadline = time.monotonic() + timeout_s
+        late = False
         while True:
             if len(self._buffer) >= HEADER.size:
                 (size,) = HEADER.unpack_from(self._buffer)
@@ -130,7 +134,10 @@ class Channel:
                     body = bytes(self._buffer[HEADER.size : end])
                     del self._buffer[:end]
                     return body
-            self.wait_readable(timeout_s)
+            if late:
+                raise TimeoutError
+            self.wait_readable(max(0.0, deadline - time.monotonic()))
+            late = time.monotonic() > deadline
             try:
                 chunk = self.socket.recv(CHUNK)
             except BlockingIOError:

@@ -15,6 +15,7 @@ import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -26,7 +27,9 @@ from workers.sandbox.jail import Jail, child_cpu_s
 CREDENTIALS: Final = struct.Struct("iII")
 SEND_S: Final = 5.0
 KILL_S: Final = 2.0
-# computing: at least this share of the waited time went into the child's CPU time
+# how long a process may take to be gone once its channel is closed
+LINGER_S: Final = 1.0
+# where the kernel does not tell its state, a child computes if at least this share of the waited time went into its CPU time
 BUSY_SHARE: Final = 0.003
 CPU_TICK_S: Final = 0.02
 _KINDS: Final = {"raised": ErrorKind.RAISED, "types": ErrorKind.TYPES, "nonfinite": ErrorKind.NONFINITE}
@@ -160,20 +163,23 @@ class EpisodeSession:
         return reply
 
     def _receive(self, limit_s: float, what: str) -> bytes:
-        """Waits for a frame: `limit_s` of CPU time ends as cpu; that much wall time ends as timeout unless the child computes."""
+        """Waits for a frame: `limit_s` of CPU time ends as cpu; that much wall time as timeout where the child sleeps then."""
         began, cpu_began = time.monotonic(), self._cpu_began
         wait_s = limit_s
         while True:
-            try:
+            with suppress(TimeoutError):
                 return self._channel.receive(wait_s)
-            except TimeoutError:
-                used_s = child_cpu_s(self._pid) - cpu_began
-                waited_s = time.monotonic() - began
-                if used_s >= limit_s - CPU_TICK_S:
-                    raise self._end(EndReason.CPU, f"{what}: {limit_s:g} s of CPU time") from None
-                if used_s < BUSY_SHARE * max(waited_s, 1.0) or waited_s > limit_s * self._limits.patience:
-                    raise self._end(EndReason.TIMEOUT, f"{what}: no reply in {waited_s:.1f} s, CPU {used_s:.2f} s") from None
-                wait_s = max(CPU_TICK_S, limit_s - used_s)
+            used_s = child_cpu_s(self._pid) - cpu_began
+            waited_s = time.monotonic() - began
+            asleep = child_asleep(self._pid, used_s < BUSY_SHARE * max(waited_s, 1.0))
+            with suppress(TimeoutError):
+                # asleep because it has replied meanwhile
+                return self._channel.receive(0)
+            if used_s >= limit_s - CPU_TICK_S:
+                raise self._end(EndReason.CPU, f"{what}: {limit_s:g} s of CPU time")
+            if asleep or waited_s > limit_s * self._limits.patience:
+                raise self._end(EndReason.TIMEOUT, f"{what}: no reply in {waited_s:.1f} s, CPU {used_s:.2f} s")
+            wait_s = max(CPU_TICK_S, limit_s - used_s)
 
     def _fail(self, reply: frames.Failed) -> SessionEnd:
         if reply.kind == "memory":
@@ -197,7 +203,8 @@ class EpisodeSession:
 
     def _post_mortem(self) -> SessionEnd:
         """What a closed channel means, by the child's exit status and the cgroup's counters."""
-        self._kill(self._pidfd_gone(0.2))
+        gone = self._pidfd_gone(LINGER_S)
+        self._kill(gone)
         found = self.jail.status(self._number)
         if found is None:
             return self.jail.explain_death()
@@ -208,6 +215,8 @@ class EpisodeSession:
             return SessionEnd(EndReason.SECCOMP, "a forbidden system call")
         if code == -signal.SIGXCPU or (code == -signal.SIGKILL and cpu_s >= self._limits.cpu_s):
             return SessionEnd(EndReason.CPU, f"{self._limits.cpu_s} s of CPU time for the session")
+        if code == -signal.SIGKILL and not gone:
+            return SessionEnd(EndReason.PROTOCOL, "the environment's process closed its channel and went on")
         if code == -signal.SIGKILL:
             return SessionEnd(EndReason.DIED, "the environment's process was killed from outside")
         told = f"signal {-code}" if code < 0 else f"code {code}"
@@ -235,3 +244,13 @@ class EpisodeSession:
             os.close(self._pidfd)
             self._pidfd = -1
         self._on_close(self, misbehaved)
+
+
+def child_asleep(pid: int, unknown: bool) -> bool:
+    """Whether a process neither computes nor waits for a processor or a page, by its state (proc(5)); `unknown` where that can't
+    be read."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return unknown
+    return state in "SITt"
