@@ -258,8 +258,7 @@ while "frame" not in frame.f_locals or "request" not in frame.f_locals:
     frame = frame.f_back
 identity = str(frame.f_locals["request"][1]).encode()
 forged = {FORGERIES[name]!r}.replace(b"ID", identity)
-sock = frame.f_locals["self"].sock
-sock.sendall(struct.pack(">I", len(forged)) + forged)
+os.write(frame.f_locals["self"].channel, struct.pack(">I", len(forged)) + forged)
 import time
 time.sleep(5)
 result = 1
@@ -269,7 +268,7 @@ result = 1
 
 def test_second_reply_behind_an_honest_one_ends_as_protocol(sandbox: Sandbox) -> None:
     source = """
-import sys, struct
+import os, sys, struct
 class TwiceEnv:
     def __init__(self, max_turns=25):
         frame = sys._getframe()
@@ -280,7 +279,7 @@ class TwiceEnv:
         return "ready", {}
     def step(self, action):
         extra = b'["stepped",5,"x",1.0,true,false,true]'
-        self.child.sock.sendall(struct.pack(">I", len(extra)) + extra)
+        os.write(self.child.channel, struct.pack(">I", len(extra)) + extra)
         return "x", 1.0, True, False, {}
 """
     with pytest.raises(SessionEnd) as caught, sandbox.open(source, max_turns=25, limits=QUICK) as session:
@@ -291,11 +290,11 @@ class TwiceEnv:
 
 def test_frame_that_promises_gigabytes_ends_as_protocol(sandbox: Sandbox) -> None:
     body = """
-import sys, time
+import os, sys, time
 frame = sys._getframe()
 while "request" not in frame.f_locals:
     frame = frame.f_back
-frame.f_locals["self"].sock.sendall(bytes([255] * 4))
+os.write(frame.f_locals["self"].channel, bytes([255] * 4))
 time.sleep(5)
 result = 1
 """
