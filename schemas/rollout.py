@@ -6,6 +6,11 @@ from schemas.common import Part, Record, Reference, SamplingSettings, Span
 
 PLAIN = "plain"
 HINTED = "hint"
+# The same two arms played by a frozen earlier policy: never trained, they only show whom a hint helps.
+EARLIER_PLAIN = "earlier-plain"
+EARLIER_HINTED = "earlier-hint"
+WITH_HINT = frozenset({HINTED, EARLIER_HINTED})
+EARLIER = frozenset({EARLIER_PLAIN, EARLIER_HINTED})
 
 
 class PlayEnvironment(Part, frozen=True, kw_only=True):
@@ -23,7 +28,7 @@ class Play(Part, frozen=True, kw_only=True):
 
     play_id: str
     env_id: str
-    arm: str  # PLAIN | HINTED
+    arm: str  # PLAIN | HINTED | EARLIER_PLAIN | EARLIER_HINTED
     index: int
     env_seed: int  # same in both arms
     sampling_seed: int

@@ -37,6 +37,9 @@ class EnvScored(Record, frozen=True, kw_only=True):
     regret: float = 0.0
     regret_se: float = 0.0
     evicted: str = ""  # reason, or empty
+    earlier_regret: float = 0.0  # the hint's gain for the frozen earlier policy, where the recipe asks for it
+    earlier_regret_se: float = 0.0
+    earlier_pairs: int = 0
 
 
 class ScoredDesign(Part, frozen=True, kw_only=True):
@@ -61,6 +64,9 @@ class ScoredDesign(Part, frozen=True, kw_only=True):
     evicted: str = ""
     repeated: float = 0.0
     identical: bool = False
+    earlier_regret: float = 0.0
+    earlier_regret_se: float = 0.0
+    uncredited: bool = False  # regret earned nothing: the hint did not help the earlier policy
 
 
 class GenerationClosed(Record, frozen=True, kw_only=True):

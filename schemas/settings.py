@@ -128,6 +128,11 @@ class RolloutSettings(Settings):
     audit_share: float = Field(default=0.01, ge=0, le=1)
     tries: int = Field(default=3, ge=1)
     """Tries after infrastructure failures before a play is recorded as lost."""
+    earlier_plays: int = Field(default=0, ge=0)
+    """Anti-collusion: plays an arm, at a generation's first step, by a frozen earlier policy; regret is credited only where the
+    hint helps that policy too. Untrained. 0: off."""
+    earlier_steps: int = Field(default=0, ge=0)
+    """How many versions the earlier policy is behind the playing one; 0: always version 0."""
 
 
 class TrainSettings(Settings):
@@ -249,6 +254,10 @@ class Recipe(Settings):
             raise ValueError(
                 f"rollout.seeds ({self.rollout.seeds}) can't exceed rollout.plain_plays ({self.rollout.plain_plays})"
             )
+        if self.rollout.earlier_plays and not self.rollout.hint_plays:
+            raise ValueError("rollout.earlier_plays needs rollout.hint_plays: there is no regret to credit without a hint arm")
+        if self.rollout.earlier_plays == 1:
+            raise ValueError("rollout.earlier_plays must be 0 or at least 2: one pair says nothing")
         if not self.skills:
             raise ValueError("skills must name at least one skill")
         return self

@@ -18,7 +18,7 @@ from schemas.score import EnvScored, GenerationClosed, PlayReturn, ScoredDesign
 from schemas.settings import Recipe
 from streams.advantage import centred, designer_scale, z_scores
 from streams.diversity import repeat_share, vendi_share
-from streams.regret import Averages, Regret, designer_reward, learning_potential, mean, population_variance
+from streams.regret import Averages, Regret, designer_reward, hint_helps, learning_potential, mean, population_variance
 
 Scores = Mapping[tuple[str, int], EnvScored]  # by (env_id, step)
 
@@ -50,6 +50,14 @@ class Window:
                 return Regret(scored.regret, scored.regret_se, scored.pairs)
         return Regret()
 
+    @property
+    def earlier_regret(self) -> Regret:
+        """What the hint gained for the frozen earlier policy, at the generation step."""
+        for scored in self.scores:
+            if scored.step == self.first_step:
+                return Regret(scored.earlier_regret, scored.earlier_regret_se, scored.earlier_pairs)
+        return Regret()
+
     def _plays(self, arm: str) -> list[PlayReturn]:
         return [play for scored in self.scores for score in scored.arms if score.arm == arm for play in score.plays]
 
@@ -78,12 +86,13 @@ def close_generation(
 
 def _member_design(recipe: Recipe, member: Member, window: Window, averages: Mapping[str, Averages]) -> ScoredDesign:
     returns = [play.episode_return for play in window.plain]
-    regret = window.regret
+    regret, earlier = window.regret, window.earlier_regret
+    uncredited = bool(recipe.rollout.earlier_plays) and not hint_helps(earlier, recipe.design.regret_bound)
     w = mean(returns)
     reward = designer_reward(
         recipe.design.signal,
         w,
-        regret,
+        Regret(min(0.0, regret.mean), regret.error, regret.pairs) if uncredited else regret,
         recipe.design.regret_bound,
         variance=population_variance(returns),
         potential=learning_potential(averages.get(member.skill), w),
@@ -112,6 +121,9 @@ def _member_design(recipe: Recipe, member: Member, window: Window, averages: Map
         evicted=window.evicted or ("" if returns else "lost: no play was finished"),
         repeated=member.repeated,
         identical=member.identical,
+        earlier_regret=earlier.mean,
+        earlier_regret_se=earlier.error,
+        uncredited=uncredited,
     )
 
 

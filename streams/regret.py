@@ -58,6 +58,12 @@ def lower_bound(regret: Regret) -> float:
     return regret.mean - ERRORS_BELOW * regret.error
 
 
+def hint_helps(earlier: Regret, bound: Bound) -> bool:
+    """Whether a hint also helps a frozen earlier policy: designer and agent are one model and could agree on a code that only
+    they read; a policy from before the agreement can't. By the same bound as the credit itself."""
+    return earlier.pairs >= FEWEST_PAIRS and (earlier.mean if bound == "mean" else lower_bound(earlier)) > 0.0
+
+
 def paired_regret(hinted: Sequence[tuple[int, float]], plain: Sequence[tuple[int, float]]) -> Regret:
     """Regret over seeds that both arms played: (seed, return) each, plays of one seed averaged first.
 

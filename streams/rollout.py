@@ -7,12 +7,12 @@ evictions), run-ending, own rollout-requested. Out: rollout-requested. Called by
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from schemas import ids
 from schemas.design import Member, SlotsClosed
-from schemas.rollout import HINTED, PLAIN, Play, PlayEnvironment, RolloutRequested
+from schemas.rollout import EARLIER, EARLIER_HINTED, EARLIER_PLAIN, HINTED, PLAIN, Play, PlayEnvironment, RolloutRequested
 from schemas.run import RunEnding
 from schemas.score import EnvScored
 from schemas.settings import Recipe
@@ -78,19 +78,34 @@ class RolloutJoin(Join):
 
     def _request(self, slots: SlotsClosed, step: int) -> list[Emit]:
         members = self._evictions.requested(slots, step)
+        rollout = self.recipe.rollout
         plays = {member.env_id: self._plays(member.env_id, step) for member in members}
-        packages = split_evenly(members, self.recipe.rollout.units)
+        earlier = {member.env_id: self._earlier_plays(member.env_id, step) for member in members}
+        expected = {env_id: len(plays[env_id]) + len(earlier[env_id]) for env_id in plays}
+        packages = split_evenly(members, rollout.units)
+        # An earlier policy samples units of its own: a unit names one policy.
+        kinds = [(plays, self.schedule.play_version(step))]
+        if any(earlier.values()):
+            kinds.append((earlier, self.schedule.earlier_version(step, rollout.earlier_steps)))
+        units = [(package, *kind) for kind in kinds for package in packages]
         emits = []
-        for index, package in enumerate(packages):
+        for index, (package, own, version) in enumerate(units):
             unit_id = ids.rollout_unit_id(self.run_id, step, index)
             if unit_id in self._requested:
                 continue
             self._requested.add(unit_id)
-            emits.append(Emit(self._unit(slots, step, unit_id, package, plays), (index, len(packages))))
+            emits.append(Emit(self._unit(slots, step, unit_id, package, own, version, expected), (index, len(units))))
         return emits
 
     def _unit(
-        self, slots: SlotsClosed, step: int, unit_id: str, members: Sequence[Member], plays: dict[str, list[Play]]
+        self,
+        slots: SlotsClosed,
+        step: int,
+        unit_id: str,
+        members: Sequence[Member],
+        plays: Mapping[str, list[Play]],
+        version: int,
+        expected: Mapping[str, int],
     ) -> RolloutRequested:
         rollout = self.recipe.rollout
         return RolloutRequested(
@@ -100,7 +115,7 @@ class RolloutJoin(Join):
             unit_id=unit_id,
             step=step,
             generation=slots.generation,
-            policy_version=self.schedule.play_version(step),
+            policy_version=version,
             settings=rollout.sampling.on_wire(),
             max_turns=rollout.max_turns,
             context_tokens=rollout.context_tokens,
@@ -115,7 +130,7 @@ class RolloutJoin(Join):
                 for member in members
             ],
             plays=[play for member in members for play in plays[member.env_id]],
-            plays_expected={member.env_id: len(plays[member.env_id]) for member in members},
+            plays_expected={member.env_id: expected[member.env_id] for member in members},
         )
 
     def _plays(self, env_id: str, step: int) -> list[Play]:
@@ -123,6 +138,12 @@ class RolloutJoin(Join):
         first = step % self.recipe.schedule.interval == 0
         arms = [(PLAIN, rollout.plain_plays)] + ([(HINTED, rollout.hint_plays)] if first else [])
         return [self._play(env_id, step, arm, index) for arm, count in arms for index in range(count)]
+
+    def _earlier_plays(self, env_id: str, step: int) -> list[Play]:
+        """The check by an earlier policy: both arms on the seeds of the play that they check."""
+        first = step % self.recipe.schedule.interval == 0
+        indices = range(self.recipe.rollout.earlier_plays if first else 0)
+        return [self._play(env_id, step, arm, index) for arm in (EARLIER_PLAIN, EARLIER_HINTED) for index in indices]
 
     def _play(self, env_id: str, step: int, arm: str, index: int) -> Play:
         play_id = ids.play_id(env_id, step, arm, index)
@@ -137,9 +158,12 @@ class RolloutJoin(Join):
 
 
 def seed_index(recipe: Recipe, arm: str, index: int) -> int:
-    """Which of an environment's seeds a play uses: the same in both arms where they are paired, else every play its own."""
+    """Which of an environment's seeds a play uses: the same in both arms where they are paired, else every play its own.
+
+    The arms of an earlier policy are always paired.
+    """
     rollout = recipe.rollout
-    if rollout.paired:
+    if rollout.paired or arm in EARLIER:
         return index % rollout.seeds
     return index if arm == PLAIN else rollout.plain_plays + index
 

@@ -55,6 +55,10 @@ class Schedule:
         """The policy version that plays for a step."""
         return max(0, step - self.settings.lag)
 
+    def earlier_version(self, step: int, behind: int) -> int:
+        """The frozen version that checks whom hints help: `behind` versions before the playing one, always 0 where that is 0."""
+        return max(0, self.play_version(step) - behind) if behind else 0
+
     def memory_generation(self, generation: int) -> int | None:
         """The newest generation that memory may hold for the designs of `generation`; None: nothing to wait for."""
         newest = generation - self.settings.memory_lag

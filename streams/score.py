@@ -15,7 +15,7 @@ import msgspec
 
 from schemas import ids
 from schemas.design import SlotsClosed
-from schemas.rollout import HINTED, PLAIN, AuditFinished, AuditRequested, RolloutFinished
+from schemas.rollout import EARLIER, EARLIER_HINTED, EARLIER_PLAIN, HINTED, PLAIN, AuditFinished, AuditRequested, RolloutFinished
 from schemas.score import ArmScore, EnvScored, PlayReturn
 from schemas.settings import Recipe
 from streams.regret import Regret, mean, paired_regret, unpaired_regret
@@ -24,6 +24,7 @@ from streams.stage import Emit, Join, Outputs, Position, Positioned
 GroupKey = tuple[str, int]  # env_id, step
 NON_FINITE = "non_finite"
 AUDIT = "audit"
+ARMS = (PLAIN, HINTED, EARLIER_PLAIN, EARLIER_HINTED)
 
 
 @dataclass
@@ -133,8 +134,9 @@ class ScoreJoin(Join):
         env_id, step = key
         plays = sorted(group.plays.values(), key=lambda pair: (pair[0].arm, pair[0].index))
         counted = _counted(plays, paired=self.recipe.rollout.paired)
-        arms = [_arm(arm, counted) for arm in (PLAIN, HINTED) if any(play.arm == arm for play, _ in plays)]
+        arms = [_arm(arm, counted) for arm in ARMS if any(play.arm == arm for play, _ in plays)]
         regret = _regret([play for play, _ in counted], paired=self.recipe.rollout.paired)
+        earlier = _earlier_regret([play for play, _ in counted])
         lost = sum(bool(play.lost) for play, _ in plays)
         return EnvScored(
             run_id=self.run_id,
@@ -150,6 +152,9 @@ class ScoreJoin(Join):
             regret=regret.mean,
             regret_se=regret.error,
             evicted=_eviction(group),
+            earlier_regret=earlier.mean,
+            earlier_regret_se=earlier.error,
+            earlier_pairs=earlier.pairs,
         )
 
 
@@ -166,16 +171,27 @@ def _counted(plays: Plays, *, paired: bool) -> Plays:
 
     Unpaired (published): lost hint plays count as 0 in the arm's mean, and are never among its plays.
     """
-    sound = [pair for pair in plays if math.isfinite(pair[0].episode_return) and pair[0].end_reason != NON_FINITE]
-    if not paired:
-        return [
-            (msgspec.structs.replace(play, episode_return=0.0, won=False) if play.lost else play, positioned)
-            for play, positioned in sound
-            if not play.lost or play.arm == HINTED
-        ]
+    checks = [pair for pair in plays if pair[0].arm in EARLIER]
+    own = [pair for pair in plays if pair[0].arm not in EARLIER]
+    if paired:
+        return _paired(own) + _paired(checks)
+    scored = [
+        (msgspec.structs.replace(play, episode_return=0.0, won=False) if play.lost else play, positioned)
+        for play, positioned in own
+        if _is_sound(play) and (not play.lost or play.arm == HINTED)
+    ]
+    return scored + _paired(checks)
+
+
+def _paired(plays: Plays) -> Plays:
+    """The sound plays of one policy's two arms, without those whose partner was lost."""
     lost = {play.index for play, _ in plays if play.lost}
     both = len({play.arm for play, _ in plays}) > 1
-    return [(play, at) for play, at in sound if not play.lost and not (both and play.index in lost)]
+    return [(play, at) for play, at in plays if _is_sound(play) and not play.lost and not (both and play.index in lost)]
+
+
+def _is_sound(play: RolloutFinished) -> bool:
+    return math.isfinite(play.episode_return) and play.end_reason != NON_FINITE
 
 
 def _arm(arm: str, counted: Plays) -> ArmScore:
@@ -205,6 +221,13 @@ def _regret(counted: list[RolloutFinished], *, paired: bool) -> Regret:
     if paired:
         return paired_regret(hinted, plain)
     return unpaired_regret([value for _, value in hinted], [value for _, value in plain])
+
+
+def _earlier_regret(counted: list[RolloutFinished]) -> Regret:
+    """What the hint gains for the earlier policy; none where no such plays were asked for."""
+    hinted = [(play.env_seed, play.episode_return) for play in counted if play.arm == EARLIER_HINTED]
+    plain = [(play.env_seed, play.episode_return) for play in counted if play.arm == EARLIER_PLAIN]
+    return paired_regret(hinted, plain)
 
 
 def _eviction(group: _Group) -> str:

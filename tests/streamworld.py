@@ -16,7 +16,7 @@ from infra.kafka import partition_of, unit_partition
 from schemas import ids
 from schemas.common import Record, Reference
 from schemas.design import DesignRequested, Document, EnvProposed, EnvRejected, EnvValidated
-from schemas.rollout import HINTED, AuditFinished, AuditRequested, RolloutFinished, RolloutRequested
+from schemas.rollout import WITH_HINT, AuditFinished, AuditRequested, RolloutFinished, RolloutRequested
 from schemas.run import RunEnding
 from schemas.settings import Recipe, build_recipe
 from schemas.topics import BY_RECORD, Topic, key_of
@@ -144,7 +144,7 @@ def _play(request: RolloutRequested, place: int, shares: Shares) -> RolloutFinis
     play = request.plays[place]
     lost = "worker died" if ids.chosen(play.play_id, shares.lost_play, "lost") else ""
     broken = not lost and ids.chosen(play.play_id, shares.non_finite, "non-finite")
-    won = ids.chosen(play.play_id, 0.8 if play.arm == HINTED else 0.4, "won")
+    won = ids.chosen(play.play_id, 0.8 if play.arm in WITH_HINT else 0.4, "won")
     return RolloutFinished(
         run_id=request.run_id,
         event_id=play.play_id,

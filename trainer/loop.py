@@ -183,7 +183,9 @@ class Trainer:
         with _timed(seconds, "publish"):
             self._publish(cause=batch.event_id)
         self._tell_step(msgspec.structs.replace(finished, seconds=seconds))
-        self.policies.prune(self._plan().needed_versions(self.progress.last, self.recipe.train.keep_policies))
+        rollout = self.recipe.rollout
+        earlier = rollout.earlier_steps if rollout.earlier_plays else 0
+        self.policies.prune(self._plan().needed_versions(self.progress.last, self.recipe.train.keep_policies, earlier))
 
     def _train(self, batch: BatchReady, records: dict[str, Record]) -> StepOutcome:
         trajectories, table = read_trajectories(batch.samples, records)

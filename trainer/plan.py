@@ -40,8 +40,11 @@ class TrainPlan:
             return last + 1
         return next((number for number in self.drains if number > last), None)
 
-    def needed_versions(self, last: int, keep: int) -> set[int]:
-        """Versions that open work may still name when number `last` is trained, besides 0 and the newest `keep`."""
+    def needed_versions(self, last: int, keep: int, earlier: int = 0) -> set[int]:
+        """Versions that open work may still name when number `last` is trained, besides 0 and the newest `keep`.
+
+        `earlier`: how far a frozen earlier policy plays behind the playing one.
+        """
         newest = last + 1
-        oldest = newest - max(keep - 1, self.schedule.interval + self.schedule.lag + self.schedule.lead)
+        oldest = newest - max(keep - 1, self.schedule.interval + self.schedule.lag + max(self.schedule.lead, earlier))
         return {0, *range(max(0, oldest), newest + 1)}

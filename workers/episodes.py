@@ -16,7 +16,7 @@ import msgspec
 
 from infra.dialects import Dialect
 from schemas.common import SamplingSettings, Span
-from schemas.rollout import HINTED, Play, PlayEnvironment, Turn
+from schemas.rollout import WITH_HINT, Play, PlayEnvironment, Turn
 from workers.samplers.base import Sampler, SampleRequest, SampleResult, SamplingInterrupted
 from workers.sandbox.base import SessionEnd
 from workers.sessions import PlayLostError, SessionTable, end_reason
@@ -128,7 +128,7 @@ def _open(episode: Episode, sessions: SessionTable, dialect: Dialect) -> None:
     except (SessionEnd, PlayLostError) as problem:
         _end(episode, problem, sessions)
         return
-    episode.show(dialect.open_play(episode.observation, environment.hint if play.arm == HINTED else None))
+    episode.show(dialect.open_play(episode.observation, environment.hint if play.arm in WITH_HINT else None))
 
 
 def _act(

@@ -37,6 +37,15 @@ def path_of(topic: Topic) -> Path:
     return EXAMPLES / f"{topic.record.__name__}.msgpack"
 
 
+def holds(value: Any, stored: Any) -> bool:
+    """Whether `value` has everything that was stored; records and their parts may have gained fields since."""
+    if isinstance(stored, dict) and isinstance(value, dict):
+        return all(name in value and holds(value[name], stored[name]) for name in stored)
+    if isinstance(stored, list) and isinstance(value, list):
+        return len(value) == len(stored) and all(map(holds, value, stored))
+    return bool(value == stored)
+
+
 @pytest.mark.parametrize("topic", list(Topic), ids=lambda topic: topic.record.__name__)
 def test_stored_example_decodes_and_keeps_every_field(topic: Topic) -> None:
     stored = path_of(topic).read_bytes()
@@ -45,7 +54,7 @@ def test_stored_example_decodes_and_keeps_every_field(topic: Topic) -> None:
     again = msgspec.msgpack.decode(encode(record))
     raw = msgspec.msgpack.decode(stored)
     assert len(raw) >= 6
-    assert {name: again[name] for name in raw} == raw
+    assert holds(again, raw)
     assert decode(topic, encode(record)) == record
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from schemas.common import Record, Reference
 from schemas.design import Member, MissingSlot, RejectedDesign, SlotsClosed
-from schemas.rollout import HINTED, PLAIN
+from schemas.rollout import EARLIER_HINTED, EARLIER_PLAIN, HINTED, PLAIN
 from schemas.score import ArmScore, EnvScored, GenerationClosed, PlayReturn
 from schemas.settings import Recipe, build_recipe
 from schemas.topics import BY_RECORD
@@ -126,6 +127,32 @@ def test_window_mean_regret_and_win_rates_make_the_reward() -> None:
     assert (design.w, design.win_rate, design.hint_win_rate, design.regret) == (0.5, 0.5, 1.0, 0.5)
     assert design.reward == pytest.approx(0.6 + 0.4 * 1.0)  # lower bound .5 - .6 * .5 = .2 is above .15
     assert (closed.win_rate, closed.hint_win_rate, closed.valid) == (0.5, 1.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "credited"),
+    [
+        ({"earlier_regret": 0.5, "earlier_regret_se": 0.1, "earlier_pairs": 4}, True),
+        ({"earlier_regret": 0.1, "earlier_regret_se": 0.5, "earlier_pairs": 4}, False),  # may be noise
+        ({"earlier_regret": -0.5, "earlier_regret_se": 0.1, "earlier_pairs": 4}, False),
+        ({"earlier_regret": 1.0, "earlier_pairs": 1}, False),  # one pair says nothing
+    ],
+)
+def test_regret_earns_only_where_the_hint_helps_the_earlier_policy_too(earlier: dict[str, Any], credited: bool) -> None:
+    recipe = one_step_recipe(rollout__earlier_plays=4)
+    (design,) = close(recipe, make_slots([make_member(0)]), [make_score("env-0", 0, [0.0, 1.0], [1.0, 1.0], **earlier)]).designs
+    assert design.uncredited is not credited
+    assert design.reward == pytest.approx(1.0 if credited else 0.6)  # the anchor stays
+    assert (design.regret, design.earlier_regret) == (0.5, earlier["earlier_regret"])
+
+
+def test_samples_of_the_earlier_policy_are_never_trained() -> None:
+    driver = Driver(one_step_recipe(rollout__earlier_plays=2, rollout__train_hint_arm=True))
+    score = make_score("env-0", 0, [0.0, 1.0], [1.0, 1.0])
+    check = [make_arm("env-0", 0, arm, [0.0, 1.0]) for arm in (EARLIER_PLAIN, EARLIER_HINTED)]
+    driver.learn(make_slots([make_member(0)]))
+    (batch,) = batches_in(driver.accept(msgspec.structs.replace(score, arms=[*score.arms, *check])))
+    assert {sample.arm for sample in batch.samples} == {PLAIN, HINTED}
 
 
 def test_window_counts_plain_plays_of_all_steps_and_regret_of_the_first() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from schemas.common import Record, Reference
 from schemas.design import Member, SlotsClosed
-from schemas.rollout import HINTED, PLAIN, RolloutRequested
+from schemas.rollout import EARLIER_HINTED, EARLIER_PLAIN, HINTED, PLAIN, RolloutRequested
 from schemas.run import RunEnding
 from schemas.score import EnvScored
 from schemas.topics import BY_RECORD
@@ -94,6 +94,29 @@ def test_hint_arm_is_played_at_the_first_step_only_and_on_the_same_seeds() -> No
     assert seeds[PLAIN] == seeds[HINTED]
     assert len(set(seeds[PLAIN])) == 2
     assert len({play.sampling_seed for request in requested for play in request.plays}) == 6
+
+
+def test_earlier_policy_plays_both_arms_at_the_first_step_on_the_same_seeds_in_units_of_its_own() -> None:
+    driver = Driver(rollout__earlier_plays=2)
+    driver.learn(policy("run", 0))
+    driver.learn(policy("run", 1))
+    requested = requests_in(driver.accept(make_slots(generation=1, members=1)))
+    assert [request.step for request in requested] == [2, 2]
+    own, check = requested
+    assert (own.policy_version, check.policy_version) == (1, 0)
+    assert [play.arm for play in check.plays] == [EARLIER_PLAIN, EARLIER_PLAIN, EARLIER_HINTED, EARLIER_HINTED]
+    assert {play.env_seed for play in check.plays} == {play.env_seed for play in own.plays}
+    assert not {play.play_id for play in check.plays} & {play.play_id for play in own.plays}
+    assert own.plays_expected == check.plays_expected == {own.environments[0].env_id: 8}
+    assert own.unit_id != check.unit_id
+
+
+def test_earlier_policy_follows_at_its_distance() -> None:
+    driver = Driver(rollout__earlier_plays=2, rollout__earlier_steps=3, schedule__steps=20)
+    for version in range(8):
+        driver.learn(policy("run", version))
+    requested = requests_in(driver.accept(make_slots(generation=4, members=1)))
+    assert [(request.step, request.policy_version) for request in requested] == [(8, 7), (8, 4)]
 
 
 def test_published_plays_every_hint_play_on_a_seed_of_its_own() -> None:

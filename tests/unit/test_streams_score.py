@@ -8,7 +8,7 @@ import pytest
 
 from schemas.common import Record, Reference, pack_ints
 from schemas.design import Member, SlotsClosed
-from schemas.rollout import HINTED, PLAIN, AuditFinished, AuditRequested, RolloutFinished
+from schemas.rollout import EARLIER_HINTED, EARLIER_PLAIN, HINTED, PLAIN, AuditFinished, AuditRequested, RolloutFinished
 from schemas.score import EnvScored
 from schemas.topics import BY_RECORD
 from streams.score import ScoreJoin
@@ -125,6 +125,32 @@ def test_lost_play_drops_nothing_where_there_is_no_other_arm() -> None:
     record = scored(Driver().accept(*plays))
     assert (record.lost, record.dropped) == (1, 0)
     assert [play.play_id for play in record.arms[0].plays] == ["plain-0"]
+
+
+def checks(**changes: dict[str, Any]) -> list[RolloutFinished]:
+    """Both arms of an earlier policy, two seeds each; the hint helps it on both."""
+    return [
+        make_play(arm, index, value, plays_expected=8, **changes.get(f"{arm}_{index}".replace("-", "_"), {}))
+        for arm, value in ((EARLIER_PLAIN, 0.0), (EARLIER_HINTED, 1.0))
+        for index in range(2)
+    ]
+
+
+@pytest.mark.parametrize("algorithm", ["mended", "published"])
+def test_earlier_policys_arms_are_scored_apart_from_the_playing_policys(algorithm: str) -> None:
+    driver = Driver(algorithm=algorithm, rollout__earlier_plays=2, rollout__hint_plays=2)
+    own = [make_play(arm, index, 1.0, plays_expected=8) for arm in (PLAIN, HINTED) for index in range(2)]
+    assert driver.accept(*own).records == []
+    record = scored(driver.accept(*checks()))
+    assert [arm.arm for arm in record.arms] == [PLAIN, HINTED, EARLIER_PLAIN, EARLIER_HINTED]
+    assert (record.regret, record.earlier_regret, record.earlier_pairs) == (0.0, 1.0, 2)
+
+
+def test_lost_play_of_the_earlier_policy_takes_only_its_own_partner_with_it() -> None:
+    driver = Driver(rollout__earlier_plays=2)
+    own = [make_play(arm, index, 1.0, plays_expected=8) for arm in (PLAIN, HINTED) for index in range(2)]
+    record = scored(driver.accept(*own, *checks(earlier_plain_0={"lost": "worker died"})))
+    assert (record.pairs, record.earlier_pairs, record.lost, record.dropped) == (2, 1, 1, 1)
 
 
 def test_published_counts_a_lost_hint_play_as_zero_and_never_trains_it() -> None:

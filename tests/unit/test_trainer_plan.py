@@ -43,13 +43,15 @@ def test_every_generations_designs_are_trained_in_exactly_one_batch(k: int, coun
     assert numbers == sorted(set(range(generations * k)) | {g * k + k + more for g in range(generations)})
 
 
-@given(st.integers(1, 4), st.integers(0, 3), st.integers(0, 4), st.integers(0, 60), st.integers(2, 6))
-def test_kept_versions_hold_all_that_open_work_may_name(k: int, lag: int, lead: int, last: int, keep: int) -> None:
+@given(st.integers(1, 4), st.integers(0, 3), st.integers(0, 4), st.integers(0, 60), st.integers(2, 6), st.integers(0, 9))
+def test_kept_versions_hold_all_that_open_work_may_name(k: int, lag: int, lead: int, last: int, keep: int, behind: int) -> None:
     settings = ScheduleSettings(steps=k * 20, interval=k, delay=k, lag=lag, lead=lead)
-    kept = TrainPlan(settings).needed_versions(last, keep)
+    kept = TrainPlan(settings).needed_versions(last, keep, behind)
     newest = last + 1
     assert {0, *range(max(0, newest - keep + 1), newest + 1)} <= kept
     for step in range(last + 1, last + 1 + 2 * k):  # not trained yet: its plays, and its generation's designs, may be open
         play, design = max(0, step - lag), max(0, step // k * k - lag - lead)
         assert play in kept or play > newest
         assert design in kept or design > newest
+        earlier = max(0, play - behind)
+        assert earlier in kept or earlier > newest or step % k
