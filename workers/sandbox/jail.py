@@ -46,11 +46,14 @@ class _Status(msgspec.Struct, array_like=True, tag="status", forbid_unknown_fiel
 
 @dataclass(frozen=True)
 class JailSetup:
-    """What all jails of a sandbox share: binary, root, whether it is the caller's root user who starts them."""
+    """What all jails of a sandbox share. `config` and `policy` are other ones in tests alone, which take a barrier away to show
+    what it holds: no setting, recipe or command names them."""
 
     nsjail: Path
     root: Path
     launcher: LauncherClient
+    config: Path = HERE / "jail.cfg"
+    policy: Path = HERE / "seccomp.kafel"
 
 
 class Jail:
@@ -93,7 +96,7 @@ class Jail:
             raise SandboxError("a jail may not run as the outside root user")
         maps = [f"{INSIDE_UID}:{uid}:1", f"{INSIDE_UID}:{uid if os.geteuid() == 0 else os.getegid()}:1"]
         return [
-            str(self._setup.nsjail), "--config", str(HERE / "jail.cfg"), "--seccomp_policy", str(HERE / "seccomp.kafel"),
+            str(self._setup.nsjail), "--config", str(self._setup.config), "--seccomp_policy", str(self._setup.policy),
             "--chroot", str(self._setup.root), "--user", maps[0], "--group", maps[1], "--log_fd", "2",
             "--env", f"PYTHONHASHSEED={self.hash_seed}",
             "--", "/bin/python3", "-s", "-S", "-P", "-c", "from spade_runner import main; main()",
