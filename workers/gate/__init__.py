@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from infra.sourcetext import signature
-from workers.gate import dynamic, static
+from workers.gate import dynamic, shortcuts, static
 from workers.gate.dynamic import Judged, Numbers
 from workers.gate.plays import Table, derive
 from workers.gate.rules import ALL_RULES, STATIC_RULES, GateInterrupted, GateRule, Refused, RuleProof, Verdict
@@ -26,15 +26,17 @@ ALLOWED_IMPORTS: Final = static.ALLOWED_IMPORTS
 STAGES: Final[tuple[tuple[GateRule, Callable[[Judged], Numbers]], ...]] = (
     (GateRule.RUNS, dynamic.play_witness),
     (GateRule.REPLAY, dynamic.check_replay),
+    (GateRule.RESET, dynamic.check_reset),
     (GateRule.ENDS, dynamic.check_ends),
     (GateRule.SEED, dynamic.check_seed),
     (GateRule.WITNESS, dynamic.check_witness),
-    (GateRule.HINT, dynamic.check_hint),
-    (GateRule.COPIER, dynamic.check_copiers),
+    (GateRule.HINT, shortcuts.check_hint),
+    (GateRule.COPIER, shortcuts.check_copiers),
     (GateRule.SILENT, dynamic.check_silent),
     (GateRule.TRUNCATED_WITNESS, dynamic.check_truncated_witness),
     (GateRule.OTHER_WITNESS, dynamic.check_other_witness),
     (GateRule.RANDOM, dynamic.check_random),
+    (GateRule.CONSTANT, shortcuts.check_constants),
     (GateRule.SURVIVES, dynamic.check_survives),
 )
 ALWAYS: Final = frozenset({GateRule.RUNS})

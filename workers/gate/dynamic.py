@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from workers.gate import leaks
 from workers.gate.plays import Play, Policy, Table, constant, derive, refusal, scripted
 from workers.gate.rules import GateRule, Refused
 from workers.sandbox.base import SessionEnd
@@ -25,7 +24,6 @@ VARIED: Final = 12
 BOUND: Final = 0.6
 MANY: Final = 160
 NEAR: Final = 0.35
-COPIES_NEEDED: Final = 6
 BEYOND_END: Final = 3
 OTHER_HASH_SEED: Final = 1
 ODD_ACTIONS: Final = (
@@ -37,6 +35,9 @@ ODD_ACTIONS: Final = (
     "-1e400",
     '{"name": "x", "arguments": {"a": [1, null, true]}}',
     "[[[[[]]]]]",
+    "nan",
+    "\\boxed{}",
+    "<answer></answer>",
     "__import__('os').system('true')",
     "<tool_call>{}</tool_call>",
 )
@@ -88,41 +89,62 @@ def ask_witness(judged: Judged) -> None:
 
 
 def play_witness(judged: Judged) -> Numbers:
-    """Plays the witness's actions on DECISIVE seeds (on the first few one step beyond the end: after-end), and another seed's
-    witness on some, so that replay sees losing paths too."""
+    """Plays the witness's actions on DECISIVE seeds, and another seed's witness on some, so that replay sees losing paths too.
+    The first few of both go on with the right action after the end (after-end)."""
+    beyond: list[str | None] = [(judged.witness[seed] or [""])[-1] for seed in judged.seeds[: judged.beyond_end]]
+    beyond += [None] * DECISIVE
     judged.witness_plays = [
-        judged.table.play(seed, scripted(judged.witness[seed]), beyond_end=index < judged.beyond_end)
+        judged.table.play(seed, scripted(judged.witness[seed]), beyond_end=beyond[index])
         for index, seed in enumerate(judged.seeds[:DECISIVE])
     ]
     judged.other_plays = [
-        judged.table.play(seed, _other_witness(judged, index)) for index, seed in enumerate(judged.seeds[:REPLAYED_OTHERS])
+        judged.table.play(seed, _other_witness(judged, index), beyond_end=beyond[index])
+        for index, seed in enumerate(judged.seeds[:REPLAYED_OTHERS])
     ]
     return {"plays": len(judged.witness_plays) + len(judged.other_plays)}
 
 
 def check_ends(judged: Judged) -> Numbers:
-    """An episode of actions that do nothing ends within the cap."""
-    seed = judged.seeds[0]
-    play = judged.table.play(seed, constant("no such action"), rule=GateRule.SURVIVES)
-    if not play.ended:
-        raise Refused(GateRule.ENDS, f"seed {seed}: not over after {judged.table.cap} steps", {"steps": judged.table.cap})
-    return {"steps": len(play.steps)}
+    """An episode of actions that do nothing ends within the cap, and so does one of a wrong action that means something."""
+    tried = [(judged.seeds[0], "no such action")]
+    tried += [(play.seed, play.actions[0]) for play in judged.other_plays if play.actions and not play.ended][:1]
+    steps = 0
+    for seed, action in tried:
+        play = judged.table.play(seed, constant(action), rule=GateRule.SURVIVES)
+        steps = max(steps, len(play.steps))
+        if not play.ended:
+            told = f"seed {seed}: not over after {judged.table.cap} steps of {action[:40]!r}"
+            raise Refused(GateRule.ENDS, told, {"steps": judged.table.cap})
+    return {"steps": steps}
 
 
 def check_replay(judged: Judged) -> Numbers:
-    """Recorded actions repeat in a second jail (other hash seed, other order of seeds), and some again in the first."""
+    """Recorded actions repeat in a second jail (other hash seed, other order of seeds)."""
     recorded = [*judged.witness_plays[REPLAYED_OTHERS:], *judged.other_plays]
-    order = random.Random(derive(judged.source, "order", 0)).sample(recorded, len(recorded))
-    for where, plays, hash_seed in (("in a second jail", order, OTHER_HASH_SEED), ("again in the first jail", order[:3], 0)):
-        for play in plays:
-            again = judged.table.play(play.seed, scripted(play.actions), hash_seed=hash_seed, rule=GateRule.REPLAY)
-            if again.transcript() != play.transcript():
-                raise Refused(GateRule.REPLAY, f"seed {play.seed} {where}: {_difference(play, again)}")
+    for play in random.Random(derive(judged.source, "order", 0)).sample(recorded, len(recorded)):
+        again = judged.table.play(play.seed, scripted(play.actions), hash_seed=OTHER_HASH_SEED, rule=GateRule.REPLAY)
+        if again.transcript() != play.transcript():
+            raise Refused(GateRule.REPLAY, f"seed {play.seed} in a second jail: {_difference(play, again)}")
+    return {"plays": len(recorded)}
+
+
+def check_reset(judged: Judged) -> Numbers:
+    """Recorded actions repeat on one object that is reset in between, after a win, after a loss, and after no step at all."""
+    won, lost = judged.witness_plays[:2], judged.other_plays[:2]
+    recorded = [won[0], lost[0], won[0], lost[1], won[1]]
+    for play, again in zip(recorded, judged.table.repeat(recorded, GateRule.RESET), strict=True):
+        if again.transcript() != play.transcript():
+            told = f"seed {play.seed} on an object that was reset again: {_difference(play, again)}"
+            raise Refused(GateRule.RESET, told)
     return {"plays": len(recorded)}
 
 
 def check_witness(judged: Judged) -> Numbers:
     """The witness wins on at least WINS_NEEDED of DECISIVE seeds."""
+    for seed, actions in judged.witness.items():
+        hidden = next((action for action in actions if not all(sign.isprintable() or sign in "\n\t" for sign in action)), None)
+        if hidden is not None:
+            raise Refused(GateRule.WITNESS, f"seed {seed}: an action holds signs that nobody sees: {hidden[:80]!r}")
     wins = sum(play.value > 0 for play in judged.witness_plays[:DECISIVE])
     numbers = {"wins": wins, "of": DECISIVE, "mean": judged.mean}
     if wins < WINS_NEEDED:
@@ -147,19 +169,19 @@ def check_seed(judged: Judged) -> Numbers:
 
 def check_silent(judged: Judged) -> Numbers:
     """Empty actions earn little."""
-    return _check_mean(judged, GateRule.SILENT, lambda _index, _seed: constant(""), most=SEEDS)
+    return check_mean(judged, GateRule.SILENT, lambda _index, _seed: constant(""), most=SEEDS)
 
 
 def check_other_witness(judged: Judged) -> Numbers:
     """Another seed's witness earns little."""
-    return _check_mean(judged, GateRule.OTHER_WITNESS, lambda index, _seed: _other_witness(judged, index), judged.other_plays)
+    return check_mean(judged, GateRule.OTHER_WITNESS, lambda index, _seed: _other_witness(judged, index), judged.other_plays)
 
 
 def check_truncated_witness(judged: Judged) -> Numbers:
     """The witness without its last action earns little; one action less than one is no play at all."""
     if all(len(actions) <= 1 for actions in judged.witness.values()):
         return {"mean": 0.0, "plays": 0.0}
-    return _check_mean(judged, GateRule.TRUNCATED_WITNESS, lambda _index, seed: scripted(judged.witness[seed][:-1]), most=SEEDS)
+    return check_mean(judged, GateRule.TRUNCATED_WITNESS, lambda _index, seed: scripted(judged.witness[seed][:-1]), most=SEEDS)
 
 
 def check_random(judged: Judged) -> Numbers:
@@ -170,7 +192,7 @@ def check_random(judged: Judged) -> Numbers:
         draws = random.Random(derive(judged.source, "random", index, 63))
         return lambda _first, _observation, _turn: draws.choice(others)
 
-    return _check_mean(judged, GateRule.RANDOM, policy)
+    return check_mean(judged, GateRule.RANDOM, policy)
 
 
 def check_survives(judged: Judged) -> Numbers:
@@ -189,56 +211,17 @@ def check_survives(judged: Judged) -> Numbers:
     return {"actions": len(ODD_ACTIONS), "plays": plays}
 
 
-def check_copiers(judged: Judged) -> Numbers:
-    """No copier gives the witness's answer on COPIES_NEEDED of DECISIVE seeds and wins there, where random doesn't."""
-    plays = judged.witness_plays[:DECISIVE]
-    around = leaks.wrapper([action for actions in judged.witness.values() for action in actions])
-    hits: dict[str, list[tuple[Play, str]]] = {}
-    for play in plays:
-        answers = {leaks.unwrap(action, around) for action in play.actions}
-        for name, text in leaks.copies(play.first).items():
-            if len(answers) == 1 and leaks.fold(text) in answers:
-                hits.setdefault(name, []).append((play, text))
-    best = max((len(found) for found in hits.values()), default=0)
-    for name, found in hits.items():
-        if len(found) < COPIES_NEEDED:
-            continue
-        wins = 0
-        for play, text in found:
-            copied = judged.table.play(play.seed, constant(f"{around[0]}{text}{around[1]}"), rule=GateRule.SURVIVES)
-            blind = _blind_answer(judged, play.seed)
-            wins += judged.won(copied) and not judged.won(judged.table.play(play.seed, blind))
-        if wins >= COPIES_NEEDED:
-            raise Refused(GateRule.COPIER, f"{name} of the first observation wins {wins} of {DECISIVE} seeds", {"wins": wins})
-    return {"best_match": best}
-
-
-def check_hint(judged: Judged) -> Numbers:
-    """No answer of the witness stands in the hint on COPIES_NEEDED of DECISIVE seeds, unless the observation offers it."""
-    around = leaks.wrapper([action for actions in judged.witness.values() for action in actions])
-    answers = {seed: [leaks.unwrap(action, around) for action in actions] for seed, actions in judged.witness.items()}
-    decisive = judged.seeds[:DECISIVE]
-    held = [seed for seed in decisive if any(leaks.hint_holds(judged.hint, answer) for answer in answers[seed])]
-    numbers = {"seeds": float(len(held))}
-    if len(held) >= COPIES_NEEDED:
-        everything = [answer for found in answers.values() for answer in found]
-        if not leaks.is_offered(everything, [play.first for play in judged.witness_plays]):
-            shown = next(answer for answer in answers[held[0]] if leaks.hint_holds(judged.hint, answer))
-            told = f"the hint holds the answer of {len(held)} of {DECISIVE} seeds, such as {shown!r}"
-            raise Refused(GateRule.HINT, told, numbers)
-    return numbers
-
-
-def _check_mean(
+def check_mean(
     judged: Judged,
     rule: GateRule,
     policy: Callable[[int, int], Policy],
     known: Sequence[Play] = (),
     most: int = MANY,
+    what: str = "",
 ) -> Numbers:
     """The mean return of a policy against BOUND times the witness's mean, over SEEDS; up to `most` while it is near the bound.
 
-    `known`: the first plays, where they are there already.
+    `known`: the first plays, where they are there already. `what`: what the evidence calls the policy.
     """
     allowed = BOUND * judged.mean
     total = 0.0
@@ -255,7 +238,7 @@ def _check_mean(
     mean = total / index
     numbers = {"mean": mean, "allowed": allowed, "plays": index}
     if total > allowed * index and index >= SEEDS:
-        raise Refused(rule, f"earns {mean:.3f} on average over {index} seeds, allowed is {allowed:.3f}", numbers)
+        raise Refused(rule, f"{what or rule} earns {mean:.3f} on average over {index} seeds, allowed is {allowed:.3f}", numbers)
     return numbers
 
 
@@ -264,11 +247,6 @@ def _other_witness(judged: Judged, index: int) -> Policy:
     scripts = list(judged.witness.values())
     shift = 1 + derive(judged.source, "other", index, 8) % (len(scripts) - 1)
     return scripted(scripts[(index + shift) % len(scripts)])
-
-
-def _blind_answer(judged: Judged, seed: int) -> Policy:
-    others: Sequence[str] = [action for other, actions in judged.witness.items() if other != seed for action in actions]
-    return constant(random.Random(derive(judged.source, f"blind {seed}", 0, 63)).choice(others))
 
 
 def _difference(recorded: Play, again: Play) -> str:

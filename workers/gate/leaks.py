@@ -1,14 +1,19 @@
-"""Leaks: answers that stand in the first observation for copying, or in the hint. Pure text; the gate confirms by playing.
+"""Leaks: answers that stand in an observation for copying, or in the hint, and texts to try blindly. Pure text; the gate
+confirms by playing.
 
-A copier is a fixed function of the first observation. What a copier can't do (count, compute, compare, look up in the
+A copier is a fixed function of one observation. What a copier can't do (count, compute, compare, look up in the
 text by a rule) is honest work; a copier that wins shows that there is no work. Not covered: ciphers beyond those listed.
 """
 
 from __future__ import annotations
 
+import ast
 import base64
 import binascii
+import codecs
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -16,6 +21,12 @@ NUMBER_WORDS: Final = (  # noqa: SIM905 - a list of words reads better
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen "
     "nineteen twenty"
 ).split()
+TENS: Final = "twenty thirty forty fifty sixty seventy eighty ninety".split()  # noqa: SIM905 - as above
+ROMAN: Final = ((100, "c"), (90, "xc"), (50, "l"), (40, "xl"), (10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i"))
+# copiers that are tried even where they don't give the witness's answer
+TRIED: Final = ("word -1", "number 0", "number -1", "first labelled", "last labelled", "first quoted", "last quoted")
+SOURCE_TEXTS: Final = 10
+HINT_WORDS: Final = 4
 WORD_POSITIONS: Final = (0, 1, 2, 3, 4, -1, -2, -3)
 OFFERED_AT_MOST: Final = 12
 _WORD: Final = re.compile(r"[\w.+/=-]+")
@@ -78,12 +89,56 @@ def copies(observation: str) -> dict[str, str]:
 
 
 def hint_holds(hint: str, answer: str) -> bool:
-    """Whether an answer stands in the hint: as it is, spelled out, with its letters apart, reversed or encoded."""
+    """Whether an answer stands in the hint: as it is, spelled out, with its letters apart, reversed, encoded, or as a sum."""
     answer = fold(answer)
     if not answer:
         return False
-    text = hint.casefold()
+    text = _plain(hint)
+    if _is_number(answer) and any(total == int(answer) for total in _sums(text)):
+        return True
     return any(_stands_in(form, text) for form in _forms(answer))
+
+
+def secret_words(hint: str, plays: Sequence[tuple[Sequence[str], Sequence[str]]]) -> dict[str, int]:
+    """Words that the hint holds, in any form, and no observation: in how many plays the witness has to say each.
+
+    `plays`: the witness's actions and what it was shown before the last of them.
+    """
+    counts: Counter[str] = Counter()
+    for actions, shown in plays:
+        told = _plain(" ".join(shown))
+        said = dict.fromkeys(word for action in actions for word in re.findall(r"[^\W_]+", action.casefold()))
+        counts.update(word for word in said if len(word) > 1 and not word.isdigit() and word not in told)
+    return {word: count for word, count in counts.items() if hint_holds(hint, word)}
+
+
+def source_texts(source: str, hint: str) -> list[str]:
+    """Texts that the source compares or shows, those that the hint holds first; at most SOURCE_TEXTS."""
+    tree = ast.parse(source)
+    outside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    outside |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    found = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in outside
+    ]
+    known = dict.fromkeys(text for text in found if text.strip() and len(text) <= 60)
+    held = _plain(hint)
+    return sorted(known, key=lambda text: (_plain(text) not in held, -len(text)))[:SOURCE_TEXTS]
+
+
+def hint_texts(hint: str, source: str) -> list[str]:
+    """What a hint may tell to say: the whole, what stands in quotes, words that the source holds, and a few more."""
+    if not hint.strip():
+        return []
+    quoted = [text for text in _QUOTED.findall(hint) if text.strip()]
+    words = list(dict.fromkeys(word.strip(".,;:!?()") for word in hint.split()))
+    words = [word for word in words if len(word) > 1]
+    code = set(re.findall(r"[^\W_]+", source.casefold()))
+    known = [word for word in words if word.casefold() in code or word.casefold()[::-1] in code]
+    odd = sorted(words, key=lambda word: (not any(map(str.isdigit, word)), word.islower(), -len(word)))
+    chosen = [hint, *quoted[:HINT_WORDS], *known[:HINT_WORDS], *odd[:HINT_WORDS]]
+    return list(dict.fromkeys([*chosen, *[text[::-1] for text in quoted[:HINT_WORDS]]]))
 
 
 def is_offered(answers: Sequence[str], observations: Sequence[str]) -> bool:
@@ -101,17 +156,61 @@ def _forms(answer: str) -> Iterator[str]:
         yield answer[::-1]
         yield from (separator.join(answer) for separator in (" ", "-", ", ", "."))
         yield base64.b64encode(raw).decode().rstrip("=").casefold()
+        yield base64.b32encode(raw).decode().rstrip("=").casefold()
         yield raw.hex()
+        if not answer.isdigit():
+            yield codecs.encode(answer, "rot13")
     if _is_number(answer) and len(answer) <= 6:
         yield hex(int(answer))
         yield bin(int(answer))
-        if int(answer) < len(NUMBER_WORDS):
-            yield NUMBER_WORDS[int(answer)]
+        if int(answer) < 10_000:
+            spelled = _in_words(int(answer))
+            yield from dict.fromkeys(
+                (spelled, spelled.replace("-", " "), spelled.replace(" and ", " "), spelled.replace("-", ""))
+            )
+        if 10 < int(answer) < 400:
+            yield _in_roman(int(answer))
         if len(answer) > 1:
             yield " ".join(NUMBER_WORDS[int(digit)] for digit in answer)
 
 
+def _in_words(number: int) -> str:
+    """A number below 10,000 in English: one hundred and forty-seven."""
+    if number < len(NUMBER_WORDS):
+        return NUMBER_WORDS[number]
+    if number < 100:
+        tens = TENS[number // 10 - 2]
+        return tens if number % 10 == 0 else f"{tens}-{NUMBER_WORDS[number % 10]}"
+    base, name = (1000, "thousand") if number >= 1000 else (100, "hundred")
+    head = f"{_in_words(number // base)} {name}"
+    rest = number % base
+    return head if not rest else f"{head}{' and ' if rest < 100 else ' '}{_in_words(rest)}"
+
+
+def _in_roman(number: int) -> str:
+    text = ""
+    for value, sign in ROMAN:
+        text += sign * (number // value)
+        number %= value
+    return text
+
+
+def _sums(text: str) -> Iterator[int]:
+    """What the little sums in a text come to."""
+    for left, sign, right in re.findall(r"(\d{1,6}) ?([-+*x×]|plus|minus|times) ?(\d{1,6})", text):
+        a, b = int(left), int(right)
+        yield a + b if sign in ("+", "plus") else a - b if sign in ("-", "minus") else a * b
+
+
+def _plain(text: str) -> str:
+    """Text as searched: no case, no look-alike forms of letters and digits, no invisible signs."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return "".join(sign for sign in folded if sign.isprintable() or sign.isspace())
+
+
 def _stands_in(form: str, text: str) -> bool:
+    if _is_number(form):
+        return re.search(rf"(?<!\d){form}(?!\d)", text) is not None
     return re.search(rf"(?<![^\W_]){re.escape(form)}(?![^\W_])", text) is not None
 
 

@@ -64,9 +64,10 @@ class Table:
         return min(self.max_turns, MAX_STEPS)
 
     def play(
-        self, seed: int, policy: Policy, *, hash_seed: int = 0, beyond_end: bool = False, rule: GateRule | None = None
+        self, seed: int, policy: Policy, *, hash_seed: int = 0, beyond_end: str | None = None, rule: GateRule | None = None
     ) -> Play:
-        """Plays one episode; `rule` is what a data end of the session counts against (default: by its kind)."""
+        """Plays one episode; `rule` is what a data end of the session counts against (default: by its kind). `beyond_end`: an
+        action to play once more after the end."""
         self.plays += 1
         try:
             with self.sandbox.open(self.source, max_turns=self.max_turns, hash_seed=hash_seed) as session:
@@ -75,11 +76,26 @@ class Table:
                     raise Refused(GateRule.INFO, "reset's info holds something")
                 actions, steps = self._episode(session, first, policy)
                 play = Play(seed, tuple(actions), first, tuple(steps))
-                if beyond_end and play.ended:
-                    self._step_beyond(session, actions[-1], seed)
+                if beyond_end is not None and play.ended:
+                    self._step_beyond(session, beyond_end, seed)
         except SessionEnd as end:
             raise refusal(end, f"seed {seed}", rule) from end
         return play
+
+    def repeat(self, recorded: Sequence[Play], rule: GateRule) -> list[Play]:
+        """Plays recorded actions again, all on one object that is reset in between, and once before without a step."""
+        self.plays += len(recorded)
+        again = []
+        try:
+            with self.sandbox.open(self.source, max_turns=self.max_turns) as session:
+                session.reset(recorded[-1].seed)
+                for play in recorded:
+                    first = session.reset(play.seed)
+                    actions, steps = self._episode(session, first, scripted(play.actions))
+                    again.append(Play(play.seed, tuple(actions), first, tuple(steps)))
+        except SessionEnd as end:
+            raise refusal(end, f"reset number {len(again) + 2} of one object", rule) from end
+        return again
 
     def _episode(self, session: Session, first: str, policy: Policy) -> tuple[list[str], list[StepResult]]:
         actions: list[str] = []

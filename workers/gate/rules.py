@@ -32,17 +32,20 @@ class GateRule(StrEnum):
     TYPES = "types"  # built-in types, finite rewards in [-1, 1], no surrogates
     INFO = "info"  # info holds nothing
     ENDS = "ends"  # terminated or truncated within max_turns (at most 64) steps
-    AFTER_END = "after-end"  # pays nothing after the end
-    REPLAY = "replay"  # same seeds and actions give the same, in another jail, order and hash seed, and again in the first
-    WITNESS = "witness"  # solution's actions win (end terminated, pay more than 0) on at least 7 of 8 seeds
+    AFTER_END = "after-end"  # pays nothing after the end, won or lost
+    REPLAY = "replay"  # same seeds and actions give the same, in another jail, order and hash seed
+    RESET = "reset"  # an object that is reset again begins anew, whatever was played on it before
+    WITNESS = "witness"  # solution's actions are visible text and win (end terminated, pay > 0) on at least 7 of 8 seeds
     SEED = "seed"  # the same actions over 12 seeds give at least 2 different transcripts
     SILENT = "silent"  # empty actions earn at most .6 of the witness's mean
     OTHER_WITNESS = "other-witness"  # another seed's witness earns at most .6 of the witness's mean
     TRUNCATED_WITNESS = "truncated-witness"  # the witness without its last action earns at most .6 of the witness's mean
     RANDOM = "random"  # actions drawn from other seeds' witnesses earn at most .6 of the witness's mean
+    CONSTANT = "constant"  # texts of source and hint, sentences and lists of answers earn at most .6 of the witness's mean
     SURVIVES = "survives"  # empty, long, odd, huge and structured actions: no exception, no win
-    COPIER = "copier"  # no fixed way of copying from the first observation wins on 6 of 8 seeds
-    HINT = "hint"  # the hint holds no action of the witness, also spelled, reversed or encoded
+    COPIER = "copier"  # no fixed way of copying from an observation wins on 6 of 8 seeds; repeating it whole earns at most .6
+    HINT = "hint"  # the hint holds no action of the witness, also spelled, reversed or encoded, and no word that an action must
+    # hold and no observation tells
 
 
 STATIC_RULES: Final = frozenset(list(GateRule)[: list(GateRule).index(GateRule.JAIL)])

@@ -7,10 +7,11 @@ from any syntax rule. The barrier is the jail; what can't be hidden from is repl
 from __future__ import annotations
 
 import ast
-import sys
+import re
 from collections.abc import Iterator
 from typing import Final
 
+from workers.gate.reach import callee, check_calls, check_dunder, check_imports
 from workers.gate.rules import GateRule, Refused
 
 MAX_BYTES: Final = 32 * 1024
@@ -20,21 +21,6 @@ ALLOWED_IMPORTS: Final = frozenset(
 )
 # method: parameters after self, with the default that the last one must have (None: no default asked)
 METHODS: Final = {"__init__": ("max_turns",), "reset": ("seed",), "step": ("action",), "solution": ()}
-FORBIDDEN_NAMES: Final = frozenset(
-    "eval exec compile open input breakpoint globals locals vars dir id hash memoryview exit quit help setattr delattr "  # noqa: SIM905
-    "__import__ __builtins__ __loader__ __spec__ __file__ __name__".split()
-)
-# names that tool environments like to give to their own variables
-HARMLESS_AS_OWN: Final = frozenset("id hash dir input help".split())  # noqa: SIM905 - a list of words reads better
-FRAME_ATTRIBUTES: Final = frozenset(
-    "gi_frame gi_code cr_frame cr_code ag_frame ag_code f_back f_globals f_locals f_builtins f_code tb_frame tb_next "  # noqa: SIM905
-    "func_globals func_code mro with_traceback".split()
-)
-SPECIAL_METHODS: Final = frozenset(
-    f"__{name}__"
-    for name in "init post_init repr str eq ne lt le gt ge len hash iter next getitem setitem contains call add sub mul mod "  # noqa: SIM905
-    "bool int float index neg abs enter exit missing reversed".split()
-)
 MUTATORS: Final = frozenset(
     "append extend insert pop remove clear sort reverse add discard update setdefault popitem appendleft popleft rotate "  # noqa: SIM905
     "difference_update intersection_update symmetric_difference_update subtract seed shuffle".split()
@@ -42,6 +28,8 @@ MUTATORS: Final = frozenset(
 MODULE_CALLS: Final = frozenset(
     "frozenset tuple list dict set range compile namedtuple TypeVar Fraction Decimal sorted zip".split()  # noqa: SIM905
 )
+
+_LONE_RETURN: Final = re.compile(r"\r(?!\n)")
 
 
 def check_static(source: str, allowed_imports: frozenset[str]) -> ast.Module:
@@ -63,6 +51,10 @@ def check_static(source: str, allowed_imports: frozenset[str]) -> ast.Module:
 
 def parse(source: str) -> ast.Module:
     """The source's tree. Raises Refused."""
+    if found := _LONE_RETURN.search(source):
+        # the parser ends a line there, most readers don't: what is cut out would not be what is seen
+        line = source.count("\n", 0, found.start()) + 1
+        raise Refused(GateRule.CONTRACT, f"line {line}: a carriage return without a line feed")
     try:
         return ast.parse(source)
     except SyntaxError as error:
@@ -105,60 +97,6 @@ def check_contract(tree: ast.Module) -> ast.ClassDef:
     return environment
 
 
-def check_imports(tree: ast.Module, allowed: frozenset[str]) -> None:
-    """Allowed modules; nothing private and no other module out of them."""
-    bound: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                _check_module(alias.name, allowed, node.lineno)
-                bound.add(alias.asname or alias.name.partition(".")[0])
-        elif isinstance(node, ast.ImportFrom):
-            if node.level or not node.module:
-                raise Refused(GateRule.IMPORTS, f"line {node.lineno}: relative import")
-            _check_module(node.module, allowed, node.lineno)
-            for alias in node.names:
-                if alias.name == "*" or alias.name.startswith("_") or _foreign(alias.name, allowed):
-                    raise Refused(GateRule.IMPORTS, f"line {node.lineno}: import of {alias.name} from {node.module}")
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name)
-            and node.value.id in bound
-            and (node.attr.startswith("_") or _foreign(node.attr, allowed))
-        ):
-            raise Refused(GateRule.IMPORTS, f"line {node.lineno}: {node.value.id}.{node.attr}")
-
-
-def check_calls(tree: ast.Module) -> None:
-    """No name that reaches beyond the class, called or not; getattr by a plain constant name only."""
-    own = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id == "print":
-            raise Refused(GateRule.PRINTING, f"line {node.lineno}: print")
-        if isinstance(node, ast.Name) and node.id in FORBIDDEN_NAMES - (HARMLESS_AS_OWN & own):
-            raise Refused(GateRule.CALLS, f"line {node.lineno}: {node.id}")
-        if isinstance(node, ast.Name) and node.id in ("getattr", "hasattr") and not _plain_getattr(tree, node):
-            raise Refused(GateRule.CALLS, f"line {node.lineno}: {node.id} by a name that is built or private")
-        if isinstance(node, ast.Attribute) and node.attr == "SystemRandom":
-            raise Refused(GateRule.CALLS, f"line {node.lineno}: SystemRandom")
-
-
-def check_dunder(tree: ast.Module) -> None:
-    """No special attributes but super().__init__, no odd special methods, no metaclass, no special names in texts."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and (_special(node.attr) or node.attr in FRAME_ATTRIBUTES):
-            if node.attr == "__init__" and isinstance(node.value, ast.Call) and _callee(node.value) == "super":
-                continue
-            raise Refused(GateRule.DUNDER, f"line {node.lineno}: .{node.attr}")
-        if isinstance(node, ast.FunctionDef) and _special(node.name) and node.name not in SPECIAL_METHODS:
-            raise Refused(GateRule.DUNDER, f"line {node.lineno}: def {node.name}")
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "__" in node.value:
-            raise Refused(GateRule.DUNDER, f"line {node.lineno}: a text with a double underscore")
-        if isinstance(node, ast.ClassDef) and node.keywords:
-            raise Refused(GateRule.DUNDER, f"line {node.lineno}: class keywords")
-
-
 def check_globals(tree: ast.Module) -> None:
     """No global statement, no change of a module-level name."""
     names = {name for statement in tree.body for name in _bound_names(statement)}
@@ -192,7 +130,7 @@ def check_shared_state(tree: ast.Module, environment: ast.ClassDef) -> None:
                 continue
             holder = changed.value
             through_class = (isinstance(holder, ast.Name) and holder.id in classes) or (
-                isinstance(holder, ast.Call) and _callee(holder) == "type"
+                isinstance(holder, ast.Call) and callee(holder) == "type"
             )
             if through_class or (
                 isinstance(holder, ast.Name) and holder.id == "self" and changed.attr in shared and changed.attr not in own
@@ -214,7 +152,7 @@ def check_module_work(tree: ast.Module) -> None:
             continue
         if isinstance(statement, (ast.Assign, ast.AnnAssign)):
             calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
-            odd = [node for node in calls if _callee(node) not in MODULE_CALLS]
+            odd = [node for node in calls if callee(node) not in MODULE_CALLS]
             if not odd:
                 continue
         if isinstance(statement, ast.AsyncFunctionDef):
@@ -231,35 +169,6 @@ def check_async(tree: ast.Module) -> None:
 
 def _methods(environment: ast.ClassDef) -> dict[str, ast.FunctionDef]:
     return {node.name: node for node in environment.body if isinstance(node, ast.FunctionDef)}
-
-
-def _check_module(name: str, allowed: frozenset[str], line: int) -> None:
-    parts = name.split(".")
-    if parts[0] not in allowed or any(part.startswith("_") for part in parts if part != "__future__"):
-        raise Refused(GateRule.IMPORTS, f"line {line}: import of {name}")
-
-
-def _foreign(name: str, allowed: frozenset[str]) -> bool:
-    return name in sys.stdlib_module_names and name not in allowed
-
-
-def _special(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__")
-
-
-def _callee(call: ast.Call) -> str:
-    if isinstance(call.func, ast.Name):
-        return call.func.id
-    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
-
-
-def _plain_getattr(tree: ast.Module, name: ast.Name) -> bool:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and node.func is name and len(node.args) >= 2:
-            attribute = node.args[1]
-            name_given = attribute.value if isinstance(attribute, ast.Constant) else None
-            return isinstance(name_given, str) and not name_given.startswith("_")
-    return False
 
 
 def _bound_names(statement: ast.stmt) -> Iterator[str]:
