@@ -76,14 +76,14 @@ def _own_store(folder: Path, say: Say) -> Iterator[str]:
             service.stop()
 
 
-def prepare(recipe: Recipe, where: Services, run_dir: Path) -> Run:
-    """Makes topics and tables where they are missing, and writes the run's first record."""
+def prepare(recipe: Recipe, where: Services, run_dir: Path, run_id: str = "") -> Run:
+    """Makes topics and tables where they are missing, and writes the run's first record, under a fresh id unless one is given."""
     from infra.migrate import migrate
     from infra.topics import create_topics
 
     create_topics(where.broker, partitions=recipe.partitions)
     migrate(where.store_dsn)
-    run_id = new_run_id(recipe.name)
+    run_id = run_id or new_run_id(recipe.name)
     return start_run(recipe, context_of(where, run_dir, run_id), str((run_dir / "policies").resolve()))
 
 

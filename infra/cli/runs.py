@@ -24,6 +24,10 @@ def run(
     broker: options.Broker = "",
     store: options.Store = "",
     stall_minutes: Annotated[float, typer.Option(min=0.1, help="Stop with the cause when nothing happens for so long.")] = 30.0,
+    run_id: Annotated[
+        str,
+        typer.Option("--id", help="The run's id; two runs with one id, on two brokers, repeat each other.", show_default=False),
+    ] = "",
 ) -> None:
     """Start a run from a recipe and supervise it to its end, with the broker and store given, of `spade up`, or its own."""
     from infra.cli import launch, preflight
@@ -34,7 +38,7 @@ def run(
     with stoppable(), unless_empty(run_dir):
         preflight.check_run(chosen, run_dir, say)
         with launch.services(broker, store, run_dir, say) as where:
-            started = launch.prepare(chosen, where, run_dir)
+            started = launch.prepare(chosen, where, run_dir, run_id)
             launch.supervise(started, where, run_dir, say, stall_limit_s=stall_minutes * 60)
     say(f"run {started.run_id} is complete; its folder is {run_dir}")
 
