@@ -4,18 +4,17 @@ Runs inside the jail only, on the standard library, copied into the jail's root 
 arrays: over descriptor 3 with the host (load, fork, status), in a child over the socket that came with the fork. The zygote
 never runs environment code: it compiles the source and imports what the source names from the allowed list. A child closes
 the control channel, lowers its limits and installs the strict filter before it runs the first line of the source.
-Start and fork are paid for every jail and every play, so this module imports builtin and extension modules only (`json`,
-`signal`, `struct`, `array` and `os` pull a third of the standard library between them), and touches few pages in a child.
+Start and fork are paid for every jail and every play, so this module imports builtin modules and three extensions only (each
+shared object costs every fork; `json`, `signal`, `array` and `os` pull a third of the standard library between them), and what a
+child needs is made before the fork, as each page that a child touches is copied.
 """
 
 from __future__ import annotations
 
 import _json
 import _socket
-import _struct
 import gc
 import posix
-import resource
 import sys
 from time import sleep as _nap
 
@@ -34,6 +33,8 @@ INFINITY = float("inf")
 CHUNK = 4096
 PR_SET_SECCOMP = 22
 SECCOMP_MODE_FILTER = 2
+RLIMIT_CPU = 0
+RLIMIT_AS = 9
 KEPT_STATUSES = 4096
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 # Syscalls that the zygote needs and no child may use; the jail's own allow-list (seccomp.kafel) stops all others.
@@ -104,17 +105,22 @@ def read_frame(descriptor: int) -> Any:
     buffer = read_exactly(descriptor, 4, begun) if begun else None
     if buffer is None:
         return None
-    (size,) = _struct.unpack_from(">I", buffer)
+    size = int.from_bytes(buffer[:4], "big")
     if size > MAX_FRAME:
         return None
     frame = read_exactly(descriptor, 4 + size, buffer)
     return None if frame is None else _scan(frame[4:].decode(), 0)[0]
 
 
+def make_frame(*parts: object) -> bytes:
+    """A reply as it goes over the wire."""
+    body = encode(parts).encode()
+    return len(body).to_bytes(4, "big") + body
+
+
 def send_frame(descriptor: int, *parts: object) -> None:
     """Sends one reply."""
-    body = encode(parts).encode()
-    frame = _struct.pack(">I", len(body)) + body
+    frame = make_frame(*parts)
     sent = posix.write(descriptor, frame)
     while sent < len(frame):
         sent += posix.write(descriptor, frame[sent:])
@@ -123,40 +129,56 @@ def send_frame(descriptor: int, *parts: object) -> None:
 # --- the zygote ---------------------------------------------------------------------------------------------------------
 
 
-def make_prctl() -> Any:
-    """The C function prctl, by the extension module alone (the ctypes package would cost more than a fork)."""
-    import _ctypes
+class Kernel:
+    """The C functions prctl and setrlimit with the blocks of memory that they read, by the extension module alone: the ctypes
+    package would cost more than a fork, the resource module a shared object more."""
 
-    class Long(_ctypes._SimpleCData):  # type: ignore[type-arg] # generic for type checkers only
-        _type_ = "l"
+    def __init__(self) -> None:
+        import _ctypes
 
-    class Prctl(_ctypes.CFuncPtr):
-        _flags_ = _ctypes.FUNCFLAG_CDECL
-        _restype_ = Long
-        _argtypes_ = (Long, Long, Long, Long, Long)
+        class Long(_ctypes._SimpleCData):  # type: ignore[type-arg] # generic for type checkers only
+            _type_ = "l"
 
-    program = _ctypes.dlopen(None, 0)  # type: ignore[arg-type] # None is the program itself
-    return Prctl(_ctypes.dlsym(program, "prctl"))
+        class Byte(_ctypes._SimpleCData):  # type: ignore[type-arg] # the same
+            _type_ = "c"
 
+        class Function(_ctypes.CFuncPtr):
+            _flags_ = _ctypes.FUNCFLAG_CDECL
+            _restype_ = Long
+            _argtypes_ = (Long, Long, Long, Long, Long)
 
-def make_filter() -> tuple[int, Any]:
-    """The strict filter: address of a seccomp program that kills the child on what only the zygote may do, and what holds it."""
-    import _ctypes
+        program = _ctypes.dlopen(None, 0)  # type: ignore[arg-type] # None is the program itself
+        self.prctl = Function(_ctypes.dlsym(program, "prctl"))
+        self.setrlimit = Function(_ctypes.dlsym(program, "setrlimit"))
+        self._byte: Any = Byte
+        self._address = _ctypes.addressof
+        self._kept: list[object] = []
+        self._limits: dict[tuple[int, int], int] = {}
+        self.filter = self._make_filter()
 
-    class Byte(_ctypes._SimpleCData):  # type: ignore[type-arg] # generic for type checkers only
-        _type_ = "c"
+    def limit(self, soft: int, hard: int) -> int:
+        """The address of a struct rlimit, which stays."""
+        if (soft, hard) not in self._limits:
+            self._limits[soft, hard] = self._keep(soft.to_bytes(8, sys.byteorder) + hard.to_bytes(8, sys.byteorder))
+        return self._limits[soft, hard]
 
-    machine = posix.uname().machine
-    numbers = CHILD_DENIED[machine]
-    code = [(0x20, 0, 0, 4), (0x15, 1, 0, AUDIT_ARCH[machine]), (0x06, 0, 0, 0x80000000), (0x20, 0, 0, 0)]
-    for position, number in enumerate(numbers):
-        code.append((0x15, len(numbers) - position, 0, number))
-    code += [(0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x80000000)]
-    lines = b"".join([_struct.pack("HBBI", *line) for line in code])
-    program = (Byte * len(lines)).from_buffer_copy(lines)
-    told = _struct.pack("HxxxxxxQ", len(code), _ctypes.addressof(program))
-    header = (Byte * len(told)).from_buffer_copy(told)
-    return _ctypes.addressof(header), (header, program)
+    def _make_filter(self) -> int:
+        """The strict filter: the address of a seccomp program that kills the child on what only the zygote may do."""
+        machine = posix.uname().machine
+        numbers = CHILD_DENIED[machine]
+        code = [(0x20, 0, 0, 4), (0x15, 1, 0, AUDIT_ARCH[machine]), (0x06, 0, 0, 0x80000000), (0x20, 0, 0, 0)]
+        for position, number in enumerate(numbers):
+            code.append((0x15, len(numbers) - position, 0, number))
+        code += [(0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x80000000)]
+        order = sys.byteorder
+        lines = [what.to_bytes(2, order) + bytes((yes, no)) + value.to_bytes(4, order) for what, yes, no, value in code]
+        address = self._keep(b"".join(lines))
+        return self._keep(len(code).to_bytes(8, order) + address.to_bytes(8, order))
+
+    def _keep(self, content: bytes) -> int:
+        block = (self._byte * len(content)).from_buffer_copy(content)
+        self._kept.append(block)
+        return self._address(block)
 
 
 class Zygote:
@@ -168,18 +190,22 @@ class Zygote:
         self.fault: EnvironmentFaultError | None = None
         self.pids: dict[int, int] = {}
         self.statuses: dict[int, tuple[int, float]] = {}
-        self.prctl = make_prctl()
-        self.filter = make_filter()
+        self.kernel = Kernel()
+        self.reaped_s = 0.0
+        self.extra_space = PLAIN_SPACE
 
     def reap(self) -> None:
         """Keeps the statuses of ended children that nobody has asked for yet, up to a bound. Called before each fork and where
         one is asked for: a signal for each child's end would wake this process once more a play."""
         try:
             while True:
-                pid, status, usage = posix.wait4(-1, posix.WNOHANG)
+                pid, status = posix.waitpid(-1, posix.WNOHANG)
                 if pid == 0:
                     return
-                self.statuses[pid] = (status, usage.ru_utime + usage.ru_stime)
+                # times of ended children, together; by wait4 they would come with the resource module
+                all_s = sum(posix.times()[2:4])
+                self.statuses[pid] = (status, all_s - self.reaped_s)
+                self.reaped_s = all_s
                 if len(self.statuses) > KEPT_STATUSES:
                     self.statuses.pop(next(iter(self.statuses)))
         except ChildProcessError:
@@ -198,12 +224,18 @@ class Zygote:
                     __import__(name)
                 except ImportError:
                     continue
+        if "numpy" in sys.modules:
+            self.extra_space = NUMPY_SPACE
         # what is frozen is not looked at, hence not copied, when a child collects garbage
         gc.freeze()
 
     def fork(self, session: int, descriptor: int, max_turns: int, cpu_s: int, memory_bytes: int) -> None:
         """One child; the parent keeps nothing of its socket."""
         self.reap()
+        cpu_limit = self.kernel.limit(cpu_s, cpu_s + 1)
+        space_limit = self.kernel.limit(memory_bytes + self.extra_space, memory_bytes + self.extra_space)
+        hello = make_frame("hello", session)
+        child = Child(descriptor, session, max_turns)
         try:
             pid = posix.fork()
         except OSError:
@@ -219,19 +251,18 @@ class Zygote:
             posix.close(CONTROL_FD)
             posix.dup2(0, 1, False)
             posix.dup2(0, 2, False)
-            send_frame(descriptor, "hello", session)
-            self.confine(cpu_s, memory_bytes)
+            posix.write(descriptor, hello)
+            self.confine(cpu_limit, space_limit)
             gc.enable()
-            Child(descriptor, session, max_turns).serve(self)
+            child.serve(self)
         finally:
             posix._exit(0)
 
-    def confine(self, cpu_s: int, memory_bytes: int) -> None:
+    def confine(self, cpu_limit: int, space_limit: int) -> None:
         """Lowers this process's limits, then forbids it all that only the zygote may do."""
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
-        space = memory_bytes + (NUMPY_SPACE if "numpy" in sys.modules else PLAIN_SPACE)
-        resource.setrlimit(resource.RLIMIT_AS, (space, space))
-        if self.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, self.filter[0], 0, 0) != 0:
+        kernel = self.kernel
+        failed = kernel.setrlimit(RLIMIT_CPU, cpu_limit, 0, 0, 0) or kernel.setrlimit(RLIMIT_AS, space_limit, 0, 0, 0)
+        if failed or kernel.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, kernel.filter, 0, 0) != 0:
             posix._exit(99)
 
     def tell_status(self, session: int) -> None:
@@ -253,16 +284,14 @@ class Zygote:
             header = read_exactly(CONTROL_FD, 4, begun) if begun else None
             if header is None:
                 return
-            (size,) = _struct.unpack(">I", header)
-            body = read_exactly(CONTROL_FD, size)
+            body = read_exactly(CONTROL_FD, int.from_bytes(header, "big"))
             if body is None:
                 return
             operation, *arguments = _scan(body.decode(), 0)[0]
             if operation == "load":
                 self.load(*arguments)
             elif operation == "fork":
-                (descriptor,) = _struct.unpack("i", ancillary[0][2])
-                self.fork(arguments[0], descriptor, *arguments[1:])
+                self.fork(arguments[0], int.from_bytes(ancillary[0][2], sys.byteorder), *arguments[1:])
             elif operation == "status":
                 self.tell_status(*arguments)
 
@@ -328,6 +357,7 @@ class Child:
         self.channel = channel
         self.session = session
         self.max_turns = max_turns
+        self.greeting = make_frame("made", session)
         self.made: Any = None
         self.environment: Any = None
 
@@ -396,7 +426,7 @@ class Child:
                 raise zygote.fault
             self.run_module(zygote.code)
             self.environment = self.make()
-            send_frame(self.channel, "made", self.session)
+            posix.write(self.channel, self.greeting)
             operations: dict[str, Any] = {"reset": self.reset, "step": self.step, "solve": self.solve}
             names = {"reset": "began", "step": "stepped", "solve": "solved"}
             while True:
