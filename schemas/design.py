@@ -104,6 +104,7 @@ class EnvValidated(Record, frozen=True, kw_only=True):
     reward_min: float  # lowest reward that the gate saw
     gate_cpu_s: float = 0.0
     gate_wall_s: float = 0.0
+    verdict_from: str = ""  # event of the equal design whose verdict this is; then the gate cost nothing
 
 
 class EnvRejected(Record, frozen=True, kw_only=True):
@@ -124,6 +125,7 @@ class EnvRejected(Record, frozen=True, kw_only=True):
     proof: list[RuleProof] = []
     gate_cpu_s: float = 0.0
     gate_wall_s: float = 0.0
+    verdict_from: str = ""  # event of the equal design whose verdict this is; then the gate cost nothing
 
 
 class Member(Part, frozen=True, kw_only=True):

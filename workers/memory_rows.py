@@ -139,7 +139,7 @@ def _verdict(record: EnvValidated | EnvRejected) -> list[TableRow]:
         "witness_min_return": 0.0,
         "witness_mean_return": 0.0,
         "reward_min": 0.0,
-        **_named(record, "group", "proposal", "proof"),
+        **_named(record, "group", "proposal", "proof", "verdict_from"),
         "design_group": record.group,
         "proof_json": msgspec.json.encode(record.proof).decode(),
         "proposal_topic": record.proposal.topic,

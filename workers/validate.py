@@ -2,19 +2,19 @@
 
 In: spade-env-proposed and spade-audit-requested, in the group spade-work-validate-RUN. Out: one spade-env-validated or
 spade-env-rejected a design, with what each rule saw; one spade-audit-finished an audit. A judgement that the machine interrupted
-is made again; when tries end, the design is rejected with rule "lost", which is never scored.
+is made again; when tries end, the design is rejected with rule "lost", which is never scored. A design equal to one that was
+judged in the run, by whatever worker and before whatever restart, takes that verdict (workers.verdicts) and costs nothing.
 """
 
 from __future__ import annotations
 
-import hashlib
+import dataclasses
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from infra.kafka import RecordFetcher
+from infra.kafka import ControlReader, RecordFetcher
 from infra.runs import await_run
 from infra.telemetry import bind_run, count, get_logger, observe
 from schemas import ids
@@ -28,10 +28,9 @@ from workers.consumer import consume
 from workers.gate import GateInterrupted, Verdict, judge
 from workers.sandbox.base import Sandbox
 from workers.stage import Outputs, Stage, Work
+from workers.verdicts import LOST, PARSE, READ, VerdictBook
 
 DEADLINE_S = 600.0
-LOST, PARSE = "lost", "parse"
-REMEMBERED = 1024  # verdicts
 log = get_logger("workers.validate")
 
 
@@ -46,14 +45,16 @@ def run(context: ProcessContext) -> None:
     sandbox = open_sandbox(recipe.sandbox.mode, required_level=recipe.sandbox.level)
     fresh = open_sandbox("fresh", required_level=recipe.sandbox.level)
     fetcher = RecordFetcher(context.broker)
+    reader = ControlReader(context.broker, READ, started.run_id)
 
     def make_work(stop: threading.Event) -> Work:
-        return ValidateWork(sandbox, fresh, fetcher, recipe.rollout.max_turns, recipe.rollout.tries)
+        return ValidateWork(sandbox, fresh, fetcher, recipe.rollout.max_turns, recipe.rollout.tries, verdicts=VerdictBook(reader))
 
     try:
         consume(context, started, stage, make_work)
     finally:
         fetcher.close()
+        reader.close()
         sandbox.close()
         fresh.close()
 
@@ -69,11 +70,12 @@ class ValidateWork:
         max_turns: int,
         tries: int,
         decide: Callable[..., Verdict] = judge,
+        verdicts: VerdictBook | None = None,
     ) -> None:
         self._sandbox, self._fresh, self._fetcher = sandbox, fresh, fetcher
         self._max_turns, self._tries = max_turns, tries
         self._decide = decide
-        self._verdicts: OrderedDict[str, Verdict] = OrderedDict()
+        self._verdicts = verdicts or VerdictBook()
 
     def run(self, record: Record, at: Reference) -> Outputs:
         """The verdict on a proposal, or the result of an audit."""
@@ -84,15 +86,19 @@ class ValidateWork:
             return _rejection(record, at, LOST, record.lost)
         if record.parse_error:
             return _rejection(record, at, PARSE, record.parse_error)
+        known = self._verdicts.find(record.source, record.hint)
+        if known is not None:
+            log.info("an equal design was judged before", env_id=record.env_id, verdict_from=known.event_id)
+            own = known.event_id in (ids.event_id(kind, record.env_id) for kind in ("validated", "rejected"))  # delivered again
+            free = dataclasses.replace(known.verdict, cpu_s=0.0, wall_s=0.0)
+            return _told(record, at, free, "" if own else known.event_id)
         verdict, problem = self._judge(record)
         if verdict is None:
             return _rejection(record, at, LOST, problem)
         observe("spade_gate_seconds", verdict.wall_s)
-        return (
-            _admission(record, at, verdict)
-            if verdict.admitted
-            else _rejection(record, at, verdict.rule, verdict.evidence, verdict)
-        )
+        outputs = _told(record, at, verdict)
+        self._verdicts.note(record.source, record.hint, verdict, outputs[0][1].event_id)
+        return outputs
 
     def give_up(self, record: Record, at: Reference, reason: str) -> Outputs:
         """A lost design, or a lost audit."""
@@ -102,20 +108,15 @@ class ValidateWork:
         return _rejection(record, at, LOST, reason)
 
     def _judge(self, record: EnvProposed) -> tuple[Verdict | None, str]:
-        """The verdict, or the infrastructure's last failure. Equal source and hint get the verdict that they had."""
-        key = hashlib.sha256(f"{record.source}\x00{record.hint}".encode("utf-8", "surrogatepass")).hexdigest()
+        """The verdict, or the infrastructure's last failure."""
         problem = ""
         for _ in range(self._tries):
-            if key in self._verdicts:
-                break
             try:
-                self._verdicts[key] = self._decide(self._sandbox, record.source, record.hint, max_turns=self._max_turns)
+                return self._decide(self._sandbox, record.source, record.hint, max_turns=self._max_turns), ""
             except GateInterrupted as interruption:
                 problem = f"{interruption} in {self._tries} tries"
                 log.warning("the gate was interrupted", env_id=record.env_id, cause=str(interruption))
-        while len(self._verdicts) > REMEMBERED:
-            self._verdicts.popitem(last=False)
-        return self._verdicts.get(key), problem
+        return None, problem
 
     def _audit(self, request: AuditRequested) -> AuditFinished:
         play = self._fetcher.fetch([request.play])[request.play.id]
@@ -128,7 +129,14 @@ class ValidateWork:
         return _audited(request, lost=problem)
 
 
-def _admission(record: EnvProposed, at: Reference, verdict: Verdict) -> Outputs:
+def _told(record: EnvProposed, at: Reference, verdict: Verdict, verdict_from: str = "") -> Outputs:
+    """The record of a verdict; `verdict_from`: the event that gave it to an equal design."""
+    if verdict.admitted:
+        return _admission(record, at, verdict, verdict_from)
+    return _rejection(record, at, verdict.rule, verdict.evidence, verdict, verdict_from)
+
+
+def _admission(record: EnvProposed, at: Reference, verdict: Verdict, verdict_from: str) -> Outputs:
     count("spade_designs_total", verdict="valid")
     admitted = EnvValidated(
         **_common(record, at, "validated", verdict),
@@ -139,13 +147,17 @@ def _admission(record: EnvProposed, at: Reference, verdict: Verdict) -> Outputs:
         witness_min_return=verdict.witness_min_return,
         witness_mean_return=verdict.witness_mean_return,
         reward_min=verdict.reward_min,
+        verdict_from=verdict_from,
     )
     return [(Topic.ENV_VALIDATED, admitted)]
 
 
-def _rejection(record: EnvProposed, at: Reference, rule: str, evidence: str, verdict: Verdict | None = None) -> Outputs:
+def _rejection(
+    record: EnvProposed, at: Reference, rule: str, evidence: str, verdict: Verdict | None = None, verdict_from: str = ""
+) -> Outputs:
     count("spade_designs_total", verdict=rule)
-    rejected = EnvRejected(**_common(record, at, "rejected", verdict), source=record.source, rule=rule, evidence=evidence)
+    common = _common(record, at, "rejected", verdict)
+    rejected = EnvRejected(**common, source=record.source, rule=rule, evidence=evidence, verdict_from=verdict_from)
     return [(Topic.ENV_REJECTED, rejected)]
 
 

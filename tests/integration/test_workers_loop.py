@@ -301,6 +301,59 @@ def test_designs_pass_from_request_over_proposal_to_a_verdict_that_refers_to_it(
         assert (proposal.spans[0].policy_version, proposal.spans[0].end) == (0, len(unpack_ints(proposal.completion_tokens)))
 
 
+def test_a_verdict_is_taken_over_by_the_worker_that_follows_a_killed_one(
+    broker_settings: BrokerSettings, run: Run, work: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
+    honest = (Path(__file__).parents[1] / "environments" / "sum_puzzle.py").read_text()
+    sources = {"honest": honest, "bad": honest.replace("1.0 if right else 0.0", "1.0")}
+
+    def propose(*names: str) -> None:
+        records = [
+            EnvProposed(
+                run_id=run.run_id,
+                event_id=name,
+                env_id=name,
+                unit_id="u",
+                generation=0,
+                slot=0,
+                design_attempt=0,
+                skill="s",
+                document_id="d",
+                group="g",
+                source=sources[name.split("-")[0]],
+                hint="carry the one",
+            )
+            for name in names
+        ]
+        with make_producer(broker_settings) as producer:
+            producer.send_all([(Topic.ENV_PROPOSED, record) for record in records])
+
+    def verdicts(count: int) -> dict[str, Any]:
+        topics = [Topic.ENV_VALIDATED, Topic.ENV_REJECTED]
+        found = wait_for_records(broker_settings, topics, run.run_id, lambda records: len(records) >= count)
+        return {record.env_id: record for record in found if isinstance(record, EnvValidated | EnvRejected)}
+
+    propose("honest-1", "bad-1")
+    first = work("validate")
+    verdicts(2)
+    first.send_signal(signal.SIGKILL)
+    assert first.wait(30) == -signal.SIGKILL
+    propose("honest-2", "bad-2")
+    second = work("validate")
+    found = verdicts(4)
+    finish(broker_settings, run.run_id)
+    assert second.wait(120) == 0
+    assert isinstance(found["honest-2"], EnvValidated)
+    assert (found["bad-2"].rule, found["bad-2"].evidence) == ("silent", found["bad-1"].evidence)
+    for kind in ("honest", "bad"):
+        judged, taken = found[f"{kind}-1"], found[f"{kind}-2"]
+        assert (judged.verdict_from, taken.verdict_from) == ("", judged.event_id)
+        assert judged.gate_cpu_s > 0
+        assert (taken.gate_cpu_s, taken.gate_wall_s) == (0.0, 0.0)
+        assert (taken.proof, taken.causation_id) == (judged.proof, f"{kind}-2")
+    assert found["honest-2"].signature == found["honest-1"].signature
+
+
 def test_an_audit_repeats_a_play_of_the_log_in_a_fresh_jail_and_tells_a_fickle_environment(
     broker_settings: BrokerSettings, run_id: str, sandbox: Sandbox, recipe: Recipe, published: PolicyPublished
 ) -> None:

@@ -12,11 +12,12 @@ import pytest
 from schemas.common import Record, Reference
 from schemas.design import EnvProposed, EnvRejected, EnvValidated
 from schemas.rollout import AuditFinished, AuditRequested, RolloutFinished, Turn
-from schemas.topics import Topic
+from schemas.topics import BY_RECORD, Topic
 from tests.fakes.sandbox import FakeSandbox
 from workers.gate import GateInterrupted, RuleProof, Verdict
 from workers.sandbox.base import EndReason
 from workers.validate import ValidateWork
+from workers.verdicts import VerdictBook
 
 AT = Reference(topic=Topic.ENV_PROPOSED.wire, partition=3, offset=17, id="e1")
 TOGGLE = """
@@ -93,9 +94,11 @@ def proposal(**changes: Any) -> EnvProposed:
 
 @pytest.fixture
 def make_work() -> Callable[..., ValidateWork]:
-    def build(gate: ScriptedGate, *records: Record, sandbox: FakeSandbox | None = None) -> ValidateWork:
-        jails = sandbox or FakeSandbox()
-        return ValidateWork(jails, jails, HeldRecords(*records), max_turns=9, tries=3, decide=gate)  # type: ignore[arg-type]
+    def build(
+        gate: ScriptedGate, *records: Record, sandbox: FakeSandbox | None = None, verdicts: VerdictBook | None = None
+    ) -> ValidateWork:
+        jails, held = sandbox or FakeSandbox(), HeldRecords(*records)
+        return ValidateWork(jails, jails, held, max_turns=9, tries=3, decide=gate, verdicts=verdicts)  # type: ignore[arg-type]
 
     return build
 
@@ -154,6 +157,59 @@ def test_an_equal_design_takes_the_verdict_that_there_is_and_another_hint_is_ano
     assert [type(record) for record in records] == [EnvRejected, EnvRejected, EnvValidated]
     assert len({record.event_id for record in records}) == 3
     assert len(gate.asked) == 2
+    assert [record.verdict_from for record in records] == ["", records[0].event_id, ""]
+    assert [record.gate_cpu_s for record in records] == [0.1, 0.0, 0.1]
+    assert (records[1].rule, records[1].evidence, records[1].proof) == (records[0].rule, records[0].evidence, records[0].proof)
+
+
+class HeldLog:
+    """A run's verdict records, read once each, as a ControlReader would."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def catch_up(self, deadline_s: float = 60.0) -> list[Any]:
+        entries = [(BY_RECORD[type(record)], 0, 0, record) for record in self.records]
+        self.records.clear()
+        return entries
+
+
+def test_a_worker_takes_verdicts_of_other_workers_from_the_log_but_none_of_lost_or_unreadable_designs(
+    make_work: Callable[..., ValidateWork],
+) -> None:
+    first = make_work(ScriptedGate(verdict(), verdict("seed"), "died", "died", "died"))
+    admitted = only(first.run(proposal(env_id="e1", hint="a"), AT))
+    refused = only(first.run(proposal(env_id="e2", hint="b"), AT))
+    lost = only(first.run(proposal(env_id="e3", hint="c"), AT))
+    unread = only(first.run(proposal(env_id="e4", hint="d", parse_error="no hint"), AT))
+    log, gate = HeldLog(), ScriptedGate(verdict(), verdict())
+    second = make_work(gate, verdicts=VerdictBook(log))
+    log.records += [admitted, refused, lost, unread]
+    taken = [only(second.run(proposal(env_id=f"f{hint}", hint=hint), AT)) for hint in "abcd"]
+    assert [record.verdict_from for record in taken] == [admitted.event_id, refused.event_id, "", ""]
+    assert len(gate.asked) == 2
+    same = ("source", "full_source", "hint", "source_digest", "signature", "proof", "witness_min_return", "reward_min")
+    assert all(getattr(taken[0], name) == getattr(admitted, name) for name in same)
+    assert (taken[1].rule, taken[1].evidence, taken[1].gate_cpu_s, taken[1].causation_id) == ("seed", "6 of 8", 0.0, "fb")
+    log.records += [taken[0]]
+    third = make_work(ScriptedGate(), verdicts=VerdictBook(log))
+    assert only(third.run(proposal(env_id="g1", hint="a"), AT)).verdict_from == admitted.event_id
+
+
+def test_a_design_delivered_again_takes_its_own_verdict_and_names_no_other(make_work: Callable[..., ValidateWork]) -> None:
+    log = HeldLog()
+    log.records = [only(make_work(ScriptedGate(verdict())).run(proposal(), AT))]
+    again = only(make_work(ScriptedGate(), verdicts=VerdictBook(log)).run(proposal(), AT))
+    assert (type(again), again.verdict_from, again.gate_cpu_s) == (EnvValidated, "", 0.0)
+
+
+def test_remembered_verdicts_are_bounded_and_the_longest_unused_goes() -> None:
+    book = VerdictBook(remembered=2)
+    book.note("a", "", verdict(), "1")
+    book.note("b", "", verdict(), "2")
+    assert book.find("a", "") is not None
+    book.note("c", "", verdict(), "3")
+    assert [book.find(name, "") is not None for name in "abc"] == [True, False, True]
 
 
 def played(**changes: Any) -> RolloutFinished:
