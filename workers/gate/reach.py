@@ -65,7 +65,8 @@ def check_calls(tree: ast.Module) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id == "print":
             raise Refused(GateRule.PRINTING, f"line {node.lineno}: print")
-        if isinstance(node, ast.Name) and (node.id in FORBIDDEN_NAMES - (HARMLESS_AS_OWN & own) or is_special(node.id)):
+        reads = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        if isinstance(node, ast.Name) and reads and (node.id in FORBIDDEN_NAMES - (HARMLESS_AS_OWN & own) or is_special(node.id)):
             raise Refused(GateRule.CALLS, f"line {node.lineno}: {node.id}")
         for name in _named(node):
             if name in BY_TEXT:

@@ -113,7 +113,8 @@ def check_shared_state(tree: ast.Module, environment: ast.ClassDef) -> None:
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.Lambda)):
             for default in [*node.args.defaults, *[item for item in node.args.kw_defaults if item]]:
-                if not isinstance(default, (ast.Constant, ast.Name, ast.UnaryOp, ast.Attribute, ast.Tuple)):
+                parts = [default, *(default.elts if isinstance(default, ast.Tuple) else [])]
+                if not all(isinstance(part, (ast.Constant, ast.Name, ast.UnaryOp, ast.Attribute, ast.Tuple)) for part in parts):
                     raise Refused(GateRule.SHARED_STATE, f"line {default.lineno}: a default argument that can be changed")
     classes = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     shared = {name for statement in environment.body for name in _bound_names(statement)}
@@ -153,7 +154,8 @@ def check_module_work(tree: ast.Module) -> None:
         if isinstance(statement, (ast.Assign, ast.AnnAssign)):
             calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
             odd = [node for node in calls if callee(node) not in MODULE_CALLS]
-            if not odd:
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            if not odd and all(isinstance(target, (ast.Name, ast.Tuple, ast.List)) for target in targets):
                 continue
         if isinstance(statement, ast.AsyncFunctionDef):
             raise Refused(GateRule.ASYNC, f"line {statement.lineno}: async")
