@@ -1,0 +1,157 @@
+"""Runs attacks in a real jail and looks at what they left.
+
+In: a sandbox, attacks, canaries. Out: outcomes as text (base.Attack), and traces. Who calls: `spade doctor --attack`, the tests.
+Blocks for each attack's limits at most. `drill` may raise SandboxError where no jail can be had.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from workers.sandbox import cgroup
+from workers.sandbox.attacks.base import DEADLINE_S, Attack
+from workers.sandbox.attacks.canaries import Canaries
+from workers.sandbox.base import Limits, Sandbox, Session, SessionEnd
+from workers.sandbox.probe import state_dir_default
+
+GONE_S: Final = 10.0
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One attack's result: what came of it, whether its barrier held, and what else was wrong ("" where nothing was)."""
+
+    attack: Attack
+    outcome: str
+    held: bool
+    trouble: str
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What a sandbox could leave on its host: processes below this one, cgroups of free slots, mounts, descriptors."""
+
+    processes: frozenset[int]
+    cgroups: frozenset[str]
+    mounts: str
+    descriptors: frozenset[str]
+
+    @classmethod
+    def now(cls) -> Self:
+        """As the host is. Zombies count as processes."""
+        groups = [f"slot-{number}" for number in _slots_with_cgroups() if _nobody_holds(number)]
+        opened = [path.name for path in Path("/proc/self/fd").iterdir() if path.exists()]
+        return cls(frozenset(descendants(os.getpid())), frozenset(groups), Path("/proc/mounts").read_text(), frozenset(opened))
+
+    def left(self) -> list[str]:
+        """What is there now and was not then, after GONE_S at the latest."""
+        deadline = time.monotonic() + GONE_S
+        while (found := self._compare()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return found
+
+    def _compare(self) -> list[str]:
+        now = Traces.now()
+        found = [f"process {pid}" for pid in sorted(now.processes - self.processes)]
+        found += [f"cgroup {path}" for path in sorted(now.cgroups - self.cgroups)]
+        found += [f"descriptor {number}" for number in sorted(now.descriptors - self.descriptors)]
+        return found + (["a mount"] if now.mounts != self.mounts else [])
+
+
+def descendants(pid: int) -> set[int]:
+    """All processes below `pid`, zombies too."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError, ValueError, IndexError):
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    found, grown = {pid}, True
+    while grown:
+        more = {child for child, parent in parents.items() if parent in found} - found
+        found |= more
+        grown = bool(more)
+    return found - {pid}
+
+
+def _slots_with_cgroups() -> set[int]:
+    hierarchy = cgroup.find_hierarchy(Path("/proc/mounts").read_text())
+    return cgroup.existing_slots(hierarchy) if hierarchy else set()
+
+
+def _nobody_holds(slot: int) -> bool:
+    """Whether a slot is free: those that other runs of this machine hold are theirs."""
+    try:
+        with (state_dir_default() / f"slot-{slot}.lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+
+
+def carry_out(sandbox: Sandbox, attack: Attack, canaries: Canaries, limits: Limits | None = None) -> str:
+    """The attack's outcome. Anything but a typed end that comes out of a session is an outcome too: the host's fault."""
+    source, limits = canaries.fill(attack.program), limits or attack.limits
+    bystander = sandbox.open(source, max_turns=25, limits=limits) if attack.bystander else None
+    try:
+        if bystander is not None:
+            bystander.reset(1)
+        try:
+            with sandbox.open(source, max_turns=25, limits=limits) as session:
+                session.reset(1)
+                for _ in range(attack.steps):
+                    outcome = f"says {session.step('go').observation}"
+        except SessionEnd as end:
+            outcome = f"ends {end.reason}: {end.evidence}"
+        except Exception as error:  # noqa: BLE001 - the boundary to hostile code: whatever else it brings up is a finding
+            outcome = f"raises {type(error).__name__}"
+        return outcome + _bystander_is(bystander)
+    finally:
+        if bystander is not None:
+            bystander.close()
+
+
+def _bystander_is(session: Session | None) -> str:
+    if session is None:
+        return ""
+    try:
+        return "" if session.step("look").observation == "here" else ", bystander changed"
+    except SessionEnd:
+        return ", bystander lost"
+
+
+def try_attack(sandbox: Sandbox, attack: Attack, canaries: Canaries) -> Tried:
+    """One attack in the product's own configuration."""
+    began = time.monotonic()
+    outcome = carry_out(sandbox, attack, canaries)
+    trouble = [f"reached {name}" for name in canaries.touched()]
+    if canaries.word in outcome:
+        trouble.append("read a canary")
+    if ", bystander" in outcome:
+        trouble.append("harmed another session")
+    if time.monotonic() - began > DEADLINE_S:
+        trouble.append(f"took {time.monotonic() - began:.0f} s")
+    return Tried(attack, outcome, attack.held(outcome) and not trouble, "; ".join(trouble))
+
+
+def drill(attacks: Sequence[Attack]) -> Iterator[Tried | list[str]]:
+    """Every attack's result as it comes, in a sandbox of its own at the strongest level; last, what all of them left together."""
+    from workers.sandbox import open_sandbox
+
+    with Canaries() as canaries:
+        before = Traces.now()
+        sandbox = open_sandbox("zygote")
+        try:
+            for attack in attacks:
+                yield try_attack(sandbox, attack, canaries)
+        finally:
+            sandbox.close()
+        yield before.left()
