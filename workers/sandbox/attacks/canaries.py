@@ -1,7 +1,8 @@
 """Canaries: things of this host that no jail may ever reach. They tell whether one did.
 
 In: nothing. Out: words that attack programs are filled with, and what was touched. Who calls: drill.py, tests.
-Owns two listening sockets, a file, a descriptor, a variable and (where the kernel has them) a shared memory segment until `close`.
+Owns two listening sockets, a file, a descriptor, a variable and (where the kernel has them) a shared memory segment until
+`close`.
 """
 
 from __future__ import annotations

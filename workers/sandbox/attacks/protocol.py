@@ -26,6 +26,14 @@ def _bent(lines: str) -> str:
     return program(f"runner = sys.modules['spade_runner']\n{lines}\nresult = 'forged'")
 
 
+_EARLY: Final = """
+        frame = sys._getframe()
+        while type(frame.f_locals.get("self")).__name__ != "Child":
+            frame = frame.f_back
+        made = b'["made",%d]' % frame.f_locals["self"].session
+        began = b'["began",5,"early",true]'
+        os.write(channel(), b"".join(struct.pack(">I", len(body)) + body for body in (made, began)))
+"""
 _BOUNDED: Final = "the host looks at the number itself next"
 _UNBOUNDED: Final = "ends protocol: a reward that is not finite"
 
@@ -83,12 +91,10 @@ ATTACKS: Final = (
     ),
     Attack(
         "reply before the request",
-        _UNASKED,
-        "import os\n"
-        + forging_program("result = 'honest'").replace(
-            "        pass\n    def reset", "        os.write(channel(), b'\\0\\0\\0\\2[]')\n    def reset"
-        ),
-        note="the frame stands where the reply to a reset has to: without this barrier the decoder refuses it",
+        (Layer(Barrier.NOTHING_UNASKED, "ends protocol: making the environment: "),),
+        forging_program("result = 'honest'").replace("        pass\n    def reset", _EARLY + "    def reset"),
+        "ends protocol: reset: a reply to another request",
+        "the reply has to fit its request next",
     ),
     Attack(
         "flood the host",
