@@ -9,14 +9,17 @@ from __future__ import annotations
 import functools
 import logging
 import sys
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+from infra.plaintext import escape, escape_line
 from schemas.errors import PortInUseError
 
+LONGEST_TEXT = 20_000
 MetricName = Literal[
     "spade_records_in_total",
     "spade_records_out_total",
@@ -123,6 +126,7 @@ def setup_logging(process: str, run_id: str = "", as_json: bool = False, level: 
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             structlog.processors.format_exc_info,
+            escape_event,
             renderer,
         ],
     )
@@ -142,6 +146,14 @@ def setup_logging(process: str, run_id: str = "", as_json: bool = False, level: 
     )
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(process=process, **({"run_id": run_id} if run_id else {}))
+
+
+def escape_event(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A log event whose texts can't act on who reads them, whatever a design or a model wrote into them."""
+    for key, value in event.items():
+        if isinstance(value, str):
+            event[key] = escape(value, LONGEST_TEXT) if key == "exception" else escape_line(value, LONGEST_TEXT)
+    return event
 
 
 def quieten_kafka() -> None:

@@ -9,8 +9,10 @@ import typer
 
 from infra import telemetry
 from infra.cli import checks, demo, evaluate, local, nano, runs, stages, tables
+from infra.plaintext import escape_line
 from schemas.errors import SpadeError
 
+LONGEST_ERROR = 4000
 app = typer.Typer(
     name="spade",
     help="Self-play in executable environments as a streaming system. Start with `spade demo`.",
@@ -44,7 +46,7 @@ def run_app(arguments: Sequence[str]) -> int:
     try:
         app(list(arguments), prog_name="spade")
     except SpadeError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)  # noqa: T201
+        print(f"error: {escape_line(' '.join(str(error).split()), LONGEST_ERROR)}", file=sys.stderr)  # noqa: T201
         return error.exit_code
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from infra.cli import options
@@ -22,7 +21,7 @@ def doctor(broker: options.Broker = "", store: options.Store = "") -> None:
     failed = 0
     for finding in diagnose(broker, store):
         failed += finding.state == "fails"
-        table.add_row(MARKS[finding.state], finding.what, escape_markup(finding.found), escape_markup(finding.fix))
+        table.add_row(MARKS[finding.state], finding.what, options.cell(finding.found), options.cell(finding.fix))
     options.out.print(table, soft_wrap=False)
     options.out.print("everything that a run needs is here" if not failed else f"{failed} of these keep a run from working")
     if failed:

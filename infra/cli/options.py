@@ -17,7 +17,10 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 from rich.console import Console
+from rich.markup import escape as escape_markup
+from rich.text import Text
 
+from infra.plaintext import escape, escape_line
 from schemas.errors import BrokerError, SettingsError, StoreError
 from schemas.settings import BrokerSettings, ProcessContext, Recipe, build_recipe, load_recipe
 
@@ -55,7 +58,25 @@ Overrides = Annotated[
 
 ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):\d{1,5}")
 UNSEEN_WIDTH = 140  # columns where nobody's terminal says how many it has
-out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else UNSEEN_WIDTH)
+LONGEST_TEXT = 20_000
+
+
+class PlainConsole(Console):
+    """Prints text as text: without markup, and nothing in it acts on the terminal. Tables and panels are printed as ever."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """See Console.print."""
+        super().print(*(Text(escape(one, LONGEST_TEXT)) if isinstance(one, str) else one for one in objects), **options)
+
+
+def cell(text: str) -> str:
+    """Text for a cell of a table, whose cells are read for markup."""
+    return escape_markup(escape_line(text))
+
+
+out = PlainConsole(
+    highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else UNSEEN_WIDTH
+)
 
 
 def state_home() -> Path:

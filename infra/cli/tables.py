@@ -45,5 +45,5 @@ def status(broker: options.Broker = "", run: options.RunId = "") -> None:
     options.out.print(f"policy version {found.version}, step {found.step}, generation {found.generation} closed")
     table = Table("stage", "records not read yet", "oldest position of the group")
     for row in read_backlog(settings, run_id):
-        table.add_row(row.group, str(row.lag), row.position)
+        table.add_row(options.cell(row.group), str(row.lag), options.cell(row.position))
     options.out.print(table, soft_wrap=False)

@@ -105,6 +105,27 @@ class EvaluationFacts:
 
 
 @dataclass(frozen=True)
+class AuditFacts:
+    """Plays that were repeated in a fresh jail, by a hash of their ids."""
+
+    requested: int = 0
+    finished: int = 0
+    differing: int = 0
+    lost: int = 0
+
+
+@dataclass(frozen=True)
+class EvictionFacts:
+    """An environment that was taken out of its generation."""
+
+    env_id: str
+    generation: int
+    step: int  # from this step on none of its plays was trained
+    reason: str
+    voided: int  # its plays from that step on
+
+
+@dataclass(frozen=True)
 class RunFacts:
     """Everything that the report shows."""
 
@@ -117,3 +138,5 @@ class RunFacts:
     episode: EpisodeFacts | None
     evaluation: EvaluationFacts | None
     records: dict[str, int] = field(default_factory=dict)  # stored rows by table
+    audits: AuditFacts = field(default_factory=AuditFacts)
+    evictions: list[EvictionFacts] = field(default_factory=list)

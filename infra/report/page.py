@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from infra.plaintext import escape_html
 from infra.report.facts import EpisodeFacts, ExampleFacts, RunFacts
-from infra.report.terminal import verdict
+from infra.report.terminal import audit_words, verdict
 
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
@@ -54,6 +54,11 @@ WORDS = (
     ("loss", "of the policy gradient, by role; it measures the batch, not the quality: it need not fall"),
     ("drain", "a last step that trains the designs of the last generation, without plays"),
     ("repeats", "share of designs that nearly equal an earlier one, names and numbers aside: high for a model this small"),
+    (
+        "evicted",
+        "an environment that behaved in a play unlike in the play's repetition, or paid no number: taken out of its generation, "
+        "its plays from then on void",
+    ),
     ("lag", "policy versions between the one that sampled and the one that was trained"),
     ("Vendi/n", "how different the designs of a generation are from each other; 1: all different"),
 )
@@ -71,6 +76,7 @@ def write_page(facts: RunFacts, picture: bytes) -> str:
         f'<h2>Curves</h2><img alt="curves of the run" src="data:image/png;base64,{base64.b64encode(picture).decode()}">',
         "<h2>Generations</h2>" + _generations(facts),
         "<h2>Optimizer steps</h2>" + _steps(facts),
+        _evictions(facts),
         "<h3>Words</h3><ul>" + "".join(f"<li><b>{name}</b>: {meaning}</li>" for name, meaning in WORDS) + "</ul>",
         "<h2>Three environments that the model wrote</h2>" + "".join(map(_example, facts.examples)),
         _episode(facts.episode) if facts.episode else "",
@@ -128,6 +134,15 @@ def _generations(facts: RunFacts) -> str:
         for row in facts.generations
     ]
     return _table(head, rows, left={4})
+
+
+def _evictions(facts: RunFacts) -> str:
+    if not facts.audits.requested and not facts.evictions:
+        return ""
+    head = ("environment", "generation", "from step", "plays void", "reason")
+    rows = [(one.env_id, str(one.generation), str(one.step), str(one.voided), one.reason) for one in facts.evictions]
+    table = _table(head, rows, left={0, 4}) if rows else ""
+    return f"<h2>Audits and evictions</h2><p>{escape_html(audit_words(facts.audits, facts.evictions))}</p>{table}"
 
 
 def _steps(facts: RunFacts) -> str:

@@ -10,8 +10,10 @@ from typing import Any
 
 from infra.clickhouse import Row, Store
 from infra.report.facts import (
+    AuditFacts,
     EpisodeFacts,
     EvaluationFacts,
+    EvictionFacts,
     ExampleFacts,
     GenerationFacts,
     RoleFacts,
@@ -79,6 +81,26 @@ FROM episodes FINAL WHERE run_id = {run:String} AND env_id IN {envs:Array(String
 ORDER BY arm = 'hint' DESC, won DESC, length(actions) DESC, play_id LIMIT 1
 """
 
+AUDITS = """
+SELECT countIf(state = 'requested') AS requested, countIf(state = 'finished') AS finished,
+       countIf(state = 'finished' AND lost = '' AND NOT equal) AS differing,
+       countIf(state = 'finished' AND lost != '') AS given_up
+FROM audits FINAL WHERE run_id = {run:String}
+"""
+
+# Batches leave an environment out from the first step whose score evicted it.
+EVICTIONS = """
+SELECT e.env_id AS env_id, e.generation AS generation, e.first_step AS step, e.reason AS reason,
+       countIf(p.play_id != '' AND p.step >= e.first_step) AS voided
+FROM
+(
+    SELECT env_id, generation, min(step) AS first_step, argMin(evicted, step) AS reason
+    FROM scores FINAL WHERE run_id = {run:String} AND evicted != '' GROUP BY env_id, generation
+) AS e
+LEFT JOIN (SELECT env_id, step, play_id FROM episodes FINAL WHERE run_id = {run:String} AND lost = '') AS p ON p.env_id = e.env_id
+GROUP BY env_id, generation, step, reason ORDER BY step, env_id
+"""
+
 MINUTES = """
 SELECT dateDiff('millisecond', min(created_at), max(created_at)) / 60000 AS minutes, max(recipe_name) AS recipe
 FROM runs FINAL WHERE run_id = {run:String}
@@ -104,12 +126,29 @@ def read_run(store: Store, run_id: str, evaluation: EvaluationFacts | None = Non
         episode=_episode(store, run_id, examples),
         evaluation=evaluation,
         records={table: _count(store, table, run_id) for table in TABLES},
+        audits=_audits(store, run_id),
+        evictions=[_eviction(row) for row in store.query(EVICTIONS, run)],
     )
 
 
 def _count(store: Store, table: str, run_id: str) -> int:
     rows = store.query(f"SELECT count() AS rows FROM {table} FINAL WHERE run_id = {{run:String}}", {"run": run_id})  # noqa: S608
     return int(rows[0]["rows"])
+
+
+def _audits(store: Store, run_id: str) -> AuditFacts:
+    row = store.query(AUDITS, {"run": run_id})[0]
+    return AuditFacts(int(row["requested"]), int(row["finished"]), int(row["differing"]), int(row["given_up"]))
+
+
+def _eviction(row: Row) -> EvictionFacts:
+    return EvictionFacts(
+        env_id=str(row["env_id"]),
+        generation=int(row["generation"]),
+        step=int(row["step"]),
+        reason=str(row["reason"]),
+        voided=int(row["voided"]),
+    )
 
 
 def _stage_seconds(store: Store, run_id: str) -> dict[int, dict[str, float]]:

@@ -8,18 +8,29 @@ from rich.panel import Panel
 from rich.table import Table
 
 from infra.plaintext import escape, escape_line
-from infra.report.facts import EpisodeFacts, EvaluationFacts, ExampleFacts, GenerationFacts, RunFacts, StepFacts
+from infra.report.facts import (
+    AuditFacts,
+    EpisodeFacts,
+    EvaluationFacts,
+    EvictionFacts,
+    ExampleFacts,
+    GenerationFacts,
+    RunFacts,
+    StepFacts,
+)
 
 
 def show(facts: RunFacts, console: Console) -> None:
     """Prints the whole report."""
     parts: list[RenderableType] = [generation_table(facts.generations), step_table(facts.steps)]
+    if facts.audits.requested or facts.evictions:
+        parts.append(eviction_panel(facts.audits, facts.evictions))
     parts += map(_example, facts.examples)
     if facts.episode is not None:
         parts.append(_episode(facts.episode))
     if facts.evaluation is not None:
         parts.append(Panel(escape_markup(verdict(facts.evaluation)), title="Did it learn?"))
-    console.rule(f"Report of run {facts.run_id}")
+    console.rule(escape_markup(f"Report of run {escape_line(facts.run_id)}"))
     for part in parts:
         console.print(part, soft_wrap=False)
 
@@ -40,6 +51,28 @@ def verdict(found: EvaluationFacts) -> str:
     )
 
 
+def audit_words(audits: AuditFacts, evictions: list[EvictionFacts]) -> str:
+    """What the audits found, in words."""
+    lost = f", {audits.lost} were lost to the machine" if audits.lost else ""
+    found = (
+        f"{audits.finished} of {audits.requested} audited plays were repeated in a fresh jail: {audits.differing} differed{lost}."
+    )
+    if not evictions:
+        return f"{found} No environment was evicted."
+    voided = sum(one.voided for one in evictions)
+    told = f"Environments evicted: {len(evictions)}; their {voided} plays from then on were not trained, and the designs earn 0."
+    return f"{found} {told}"
+
+
+def eviction_panel(audits: AuditFacts, evictions: list[EvictionFacts]) -> Panel:
+    """What the audits found, and each environment that was taken out."""
+    lines = [audit_words(audits, evictions)]
+    for one in evictions:
+        where = f"generation {one.generation}, from step {one.step} on, {one.voided} plays void"
+        lines.append(f"- {escape_line(one.env_id)} ({where}): {escape_line(one.reason, 500)}")
+    return Panel(escape_markup("\n".join(lines)), title="Audits and evictions", title_align="left")
+
+
 def generation_table(rows: list[GenerationFacts]) -> Table:
     """One row a generation."""
     table = Table(title="Generations: what the designer wrote and how the agent played it", title_justify="left")
@@ -57,7 +90,7 @@ def generation_table(rows: list[GenerationFacts]) -> Table:
     ):
         table.add_column(name, justify="left" if name.startswith("refused") else "right")
     for row in rows:
-        rules = ", ".join(f"{escape_markup(rule)} {count}" for rule, count in sorted(row.rejected.items())) or "-"
+        rules = ", ".join(f"{escape_markup(escape_line(rule))} {count}" for rule, count in sorted(row.rejected.items())) or "-"
         table.add_row(
             str(row.generation),
             f"policy {row.policy_version}",
