@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -196,6 +197,10 @@ class LogFollower:
                     )
         except KafkaError as problem:
             raise unreachable(self._broker, problem) from problem
+
+    def behind(self, commits: Mapping[TopicPartition, int]) -> int:
+        """How many records that were read here stand at or behind these positions."""
+        return sum(max(self._consumer.position(part) - offset, 0) for part, offset in commits.items())
 
     def close(self) -> None:
         """Closes the connection."""

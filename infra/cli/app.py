@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import typer
 
 from infra import telemetry
-from infra.cli import checks, demo, evaluate, local, nano, runs, stages, tables
+from infra.cli import chaos, checks, demo, evaluate, local, nano, runs, stages, tables
 from infra.plaintext import escape_line
 from schemas.errors import SpadeError
 
@@ -34,6 +34,7 @@ app.command("migrate", epilog="Example: spade migrate --store clickhouse://defau
 app.command("status", epilog="Example: spade status --run nano-20260101-120000-ab12")(tables.status)
 app.command("doctor", epilog="Example: spade doctor")(checks.doctor)
 app.command("gate", epilog="Example: spade gate my_env.py --hint 'keep a running value'")(checks.gate)
+app.command("chaos", epilog="Example: spade chaos tiny --kills 10 --seed 1")(chaos.chaos)
 app.command("eval", epilog="Example: spade eval --version 0 --version 12")(evaluate.evaluate)
 nano_app = typer.Typer(help="The nano model that the demo trains.", no_args_is_help=True, epilog="Example: spade nano build")
 nano_app.command("build", epilog="Example: spade nano build --out /tmp/nano")(nano.build)
