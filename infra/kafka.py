@@ -16,8 +16,10 @@ from infra.kafka_clients import (
 )
 from infra.kafka_producer import RecordProducer, Sent, make_producer
 from infra.kafka_reader import ControlReader, LogEntry, RecordFetcher, fetch, read_log
+from infra.kafka_watch import BrokerWatch
 
 __all__ = [
+    "BrokerWatch",
     "ControlReader",
     "LogEntry",
     "RecordFetcher",

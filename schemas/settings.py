@@ -212,6 +212,8 @@ class ProcessSettings(Settings):
     """Restarts of one process before the run stops with the cause."""
 
 
+    stand_still_s: float = Field(default=180, gt=0)
+    """How long a stream stage may leave records untaken, or finished ones uncommitted, before it stops with the cause."""
 class EvalSettings(Settings):
     suite: str = "nano"
     seeds_per_item: int = Field(default=5, ge=1)
@@ -330,6 +332,8 @@ class BrokerSettings(Settings):
     """Longest wait for the broker before a command gives up."""
 
 
+    away_s: float = Field(default=120, gt=0)
+    """How long a process at work waits for a broker that is gone, before it stops with the cause."""
 class ProcessContext(Settings):
     """What one process is told at its start: addresses and the run; all else stands in the run's first record."""
 

@@ -14,18 +14,21 @@ import time
 from collections.abc import Callable
 
 from infra.clock import SystemClock
-from infra.kafka import ControlReader, count_partitions, make_consumer
+from infra.kafka import BrokerWatch, ControlReader, count_partitions, make_consumer
 from infra.runs import Run, await_run
 from infra.telemetry import get_logger
-from schemas.errors import BrokerError, SettingsError
+from schemas.errors import BrokerError, SettingsError, StageTimeoutError
 from schemas.settings import BrokerSettings, ProcessContext
 from schemas.topics import Topic
 from streams.membership import Membership
 from streams.shell import StageShell
 from streams.stage import Stage, group_name
+from streams.watchdog import GroupView, Watchdog
 
 WATCH_S = 0.5
 POLL_STOP_S = 0.2
+STOP_LIMIT_S = 20.0
+LOOK_S = 5.0  # between two looks of the watchdog
 QUIET_S = 1.0  # without inputs, after the run has finished
 DRAIN_LIMIT_S = 20.0
 
@@ -62,7 +65,10 @@ def common_partitions(broker: BrokerSettings) -> int:
 async def _serve(stage: Stage, found: Run, context: ProcessContext, partitions: int, data_dir: str, instance_id: str) -> None:
     shell = StageShell(stage, found, context, partitions, data_dir, SystemClock(), instance_id)
     restore = _on_signals(shell.stopped.set)
-    watch = asyncio.create_task(_watch_end(shell, found.run_id, context.broker))
+    watches = [
+        asyncio.create_task(_watch_end(shell, found.run_id, context.broker)),
+        asyncio.create_task(_watch_standstill(shell, found, context.broker)),
+    ]
     try:
         await shell.app.start()
         while not shell.stopped.is_set():
@@ -71,12 +77,20 @@ async def _serve(stage: Stage, found: Run, context: ProcessContext, partitions: 
             await _wait(shell.stopped, POLL_STOP_S)
     finally:
         shell.stopped.set()
-        await asyncio.gather(watch, return_exceptions=True)
-        await shell.app.stop()
-        await shell.close()
+        await asyncio.gather(*watches, return_exceptions=True)
+        await _end(shell)
         restore()
     if shell.failure is not None:
         raise shell.failure
+
+
+async def _end(shell: StageShell) -> None:
+    """Stops Faust and the shell; what hangs in an agent is left to the end of the process."""
+    for ending in (shell.app.stop(), shell.close()):
+        try:
+            await asyncio.wait_for(ending, STOP_LIMIT_S)
+        except TimeoutError:
+            get_logger("streams.app").warning("the stage did not stop in time", limit_s=STOP_LIMIT_S)
 
 
 async def _watch_end(shell: StageShell, run_id: str, broker: BrokerSettings) -> None:
@@ -100,6 +114,46 @@ async def _watch_end(shell: StageShell, run_id: str, broker: BrokerSettings) -> 
     finally:
         await asyncio.to_thread(reader.close)
         shell.stopped.set()
+
+
+async def _watch_standstill(shell: StageShell, found: Run, broker: BrokerSettings) -> None:
+    """Stops the shell with the cause once the broker is away, or the stage stands still, for longer than the limit."""
+    log = get_logger("streams.app")
+    reachable, limit_s = BrokerWatch(broker), found.recipe.processes.stand_still_s
+    dog = Watchdog(shell.stage.value, limit_s)
+    view: GroupView | None = None
+    try:
+        while not shell.stopped.is_set():
+            await asyncio.to_thread(reachable.check)
+            try:
+                if view is None:
+                    view = await asyncio.to_thread(GroupView, broker, group_name(shell.stage, found.run_id))
+                cause = await _look(shell, view, dog)
+            except BrokerError as problem:
+                log.info("the broker does not tell how far the group is", cause=problem.cause)
+                dog.forget()
+                cause = ""
+            if cause:
+                raise StageTimeoutError(
+                    cause, "It goes on where it was when it is started again; processes.stand_still_s is the limit"
+                )
+            await _wait(shell.stopped, min(LOOK_S, limit_s / 4))
+    except Exception as problem:  # noqa: BLE001 - the boundary: raised again by _serve
+        shell.fail(problem)
+    finally:
+        if view is not None:
+            await asyncio.to_thread(view.close)
+
+
+async def _look(shell: StageShell, view: GroupView, dog: Watchdog) -> str:
+    if not shell.is_ready:
+        return dog.look_unready(time.monotonic())
+    parts, taken = set(shell.assigned), dict(shell.taken)
+    finished = {part: shell.held.commit_position(*part) for part in parts}
+    views = await asyncio.to_thread(view.read, parts, taken, finished)
+    if parts != shell.assigned:
+        return ""  # moved while we asked
+    return dog.look(time.monotonic(), views)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

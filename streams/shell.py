@@ -57,6 +57,8 @@ class StageShell:
         self.stopped = asyncio.Event()
         self.held = HeldInputs()
         self.last_activity = time.monotonic()
+        self.assigned: set[tuple[str, int]] = set()
+        self.taken: dict[tuple[str, int], int] = {}  # partition -> offset behind the last record that was dealt with
         self._context = context
         self._partitions = partitions
         self._clock = clock
@@ -72,6 +74,11 @@ class StageShell:
         self.app = make_app(group_name(stage, run.run_id), context.broker, data_dir, self.held.commit_position, instance_id)
         self._channels = {topic: raw_topic(self.app, [topic]) for topic in Topic}
         self._register()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether an assignment stands and its past is read."""
+        return self._ready.is_set()
 
     @property
     def is_idle(self) -> bool:
@@ -118,12 +125,15 @@ class StageShell:
         self._epoch += 1
         self._ready.clear()
         self._join = None
+        self.assigned = set()
+        self.taken = {}
         self.held.clear()
         for task in self._openings:
             task.cancel()
 
     def _assign(self, parts: set[tuple[str, int]]) -> None:
         self._forget()
+        self.assigned = parts
         self.last_activity = time.monotonic()
         own = partition_of(self.run.run_id.encode(), self._partitions)
         mine = any(topic.wire == name and number == own for name, number in parts for topic in self.spec.inputs)
@@ -157,12 +167,19 @@ class StageShell:
             await asyncio.to_thread(feed.close)
 
     async def _take(self, event: Any) -> None:
-        """One input: decode, decide, write, acknowledge."""
+        """One input, in the epoch that it belongs to."""
         await self._ready.wait()
         message = event.message
         if message.generation_id != self.app.consumer_generation_id:
             return  # fetched before a rebalance: it comes again
-        epoch = self._epoch
+        epoch, part, offset = self._epoch, (message.topic, message.partition), message.offset
+        await self._deal(epoch, event)
+        if epoch == self._epoch:
+            self.taken[part] = offset + 1
+
+    async def _deal(self, epoch: int, event: Any) -> None:
+        """Decode, decide, write, acknowledge."""
+        message = event.message
         self.last_activity = time.monotonic()
         self.held.hold(message.topic, message.partition, message.offset, event)
         position = (message.topic, message.partition, message.offset)
