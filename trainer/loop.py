@@ -18,7 +18,7 @@ from types import FrameType
 
 import msgspec
 
-from infra.kafka import ControlReader, RecordProducer, fetch, make_producer
+from infra.kafka import BrokerWatch, ControlReader, RecordProducer, fetch, make_producer
 from infra.policystore import PolicyStore
 from infra.runs import Run, await_run, find_folder
 from infra.telemetry import bind_run, count, get_logger, observe, set_gauge
@@ -136,7 +136,7 @@ class Trainer:
     def _await_batch(self) -> tuple[BatchReady, Reference] | None:
         """The batch that follows, None after the last one. Raises StageTimeoutError at the recipe's deadline."""
         limit = self.recipe.train.batch_deadline_s
-        end = time.monotonic() + limit
+        end, reachable = time.monotonic() + limit, BrokerWatch(self.broker)
         while (number := self._plan().following(self.progress.last)) is not None:
             if number in self.logbook.batches:
                 return self.logbook.batches[number]
@@ -144,6 +144,7 @@ class Trainer:
             if time.monotonic() >= end:
                 raise StageTimeoutError(
                     f"no batch {number} of run {self.run_id} in {Topic.BATCH_READY.wire} within {limit:.0f} s "
+            reachable.check()
                     f"(the last one trained is {self.progress.last})",
                     "Check that the stream and worker processes run (`spade status`); train.batch_deadline_s is the limit",
                 )

@@ -21,7 +21,7 @@ from kafka import ConsumerRebalanceListener, TopicPartition
 from kafka.errors import CommitFailedError, KafkaError, RebalanceInProgressError
 from kafka.structs import OffsetAndMetadata
 
-from infra.kafka import ControlReader, RecordProducer, make_consumer, make_producer, unreachable
+from infra.kafka import BrokerWatch, ControlReader, RecordProducer, make_consumer, make_producer, unreachable
 from infra.ledger import Entry, Ledger
 from infra.runs import Run
 from infra.telemetry import count, get_logger
@@ -134,8 +134,9 @@ class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-py
 
     def _loop(self, producer: RecordProducer, control: ControlReader) -> None:
         look_at = idle_since = 0.0
-        over = False
+        over, reachable = False, BrokerWatch(self._broker)
         while not self._stop.is_set():
+            reachable.check()
             batches = self._consumer.poll(timeout_ms=BUSY_POLL_MS if self._running else IDLE_POLL_MS)
             self._follow()
             for place, messages in batches.items():

@@ -22,7 +22,7 @@ from kafka.structs import OffsetAndMetadata
 from infra import telemetry
 from infra.clickhouse import Store, StoreAwayError, connect
 from infra.clock import Clock, SystemClock
-from infra.kafka import ControlReader, RecordProducer, make_consumer, make_producer, unreachable
+from infra.kafka import BrokerWatch, ControlReader, RecordProducer, make_consumer, make_producer, unreachable
 from infra.runs import await_run
 from schemas import ids
 from schemas.codec import decode
@@ -274,7 +274,9 @@ def run(context: ProcessContext) -> None:
     run_id = found.run_id
     telemetry.bind_run(run_id)
     store = connect(context.store_dsn)
+            reachable = BrokerWatch(context.broker)
     sink = MemorySink(context.broker, store, run_id, is_older=found.is_older)
+                reachable.check()
     try:
         with ControlReader(context.broker, [Topic.RUN_FINISHED], run_id) as finished:
             look_at = 0.0

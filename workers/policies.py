@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from infra.kafka import ControlReader, LogEntry
+from infra.kafka import BrokerWatch, ControlReader, LogEntry
 from infra.policystore import PolicyStore
 from infra.runs import Run, find_folder
 from infra.telemetry import get_logger, observe, set_gauge
@@ -62,10 +62,11 @@ class PolicyFeed:
     def hold(self, version: int) -> None:
         """Makes the sampler hold the version."""
         self._note(self._reader.catch_up())
-        end = time.monotonic() + self._wait_s
+        end, reachable = time.monotonic() + self._wait_s, BrokerWatch(self._broker)
         while version not in self._known:
             if self._interrupted():
                 raise SamplingInterrupted
+            reachable.check()
             if time.monotonic() >= end:
                 raise StageTimeoutError(
                     f"policy version {version} of run {self._run_id} was not published within {self._wait_s:.0f} s",
