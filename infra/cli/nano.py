@@ -13,13 +13,13 @@ from infra.cli.interrupts import stoppable
 
 def build(
     out: Annotated[str, typer.Option("--out", help="Folder to write.")] = "trainer/nano/model",
-    seed: Annotated[int, typer.Option(min=0, help="Equal seeds and threads give equal weights.")] = 0,
-    minutes: Annotated[float, typer.Option(min=0.05, max=25.0, help="Length on two idle cores.")] = 20.0,
-    threads: Annotated[int, typer.Option(min=1, help="Torch threads.")] = 2,
+    seed: Annotated[int, typer.Option(min=0, help="Equal seeds and processes give equal weights.")] = 0,
+    minutes: Annotated[float, typer.Option(min=0.05, max=25.0, help="Length on two idle cores.")] = 22.0,
+    processes: Annotated[int, typer.Option(min=1, max=64, help="Processes that share every batch.")] = 2,
 ) -> None:
     """Make the nano model anew: tokenizer, warm start, a Hugging Face folder. Never needed by the demo or the tests."""
     from trainer.nano.build import build as build_nano
 
     with stoppable():
-        build_nano(Path(out), seed=seed, minutes=minutes, threads=threads, tell=options.out.print)
+        build_nano(Path(out), seed=seed, minutes=minutes, processes=processes, tell=options.out.print)
     options.out.print(f"the model is in {out}")

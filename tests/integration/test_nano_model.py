@@ -72,7 +72,7 @@ def test_the_agent_wins_more_with_a_hint_and_leaves_room_to_learn(model: Any, di
 def test_a_short_build_is_repeatable_and_tells_its_progress(tmp_path: Path) -> None:
     told: list[str] = []
     for name in ("one", "two"):
-        build(tmp_path / name, seed=3, minutes=0.02, threads=1, tell=told.append)
+        build(tmp_path / name, seed=3, minutes=0.02, processes=1, tell=told.append)
     for file in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
     assert (tmp_path / "one" / "model.safetensors").read_bytes() != (MODEL_FOLDER / "model.safetensors").read_bytes()

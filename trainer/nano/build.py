@@ -1,7 +1,7 @@
 """`spade nano build`: the committed model folder from nothing but this code, seeded and bound by steps.
 
-In: a folder to write, a seed, a length in minutes, threads. Out: the folder (tokenizer, config, weights), progress lines on the
-way. Called by the command line. Blocks for about the minutes that were asked for on two otherwise idle cores.
+In: a folder to write, a seed, a length in minutes, processes. Out: the folder (tokenizer, config, weights), progress lines on
+the way. Called by the command line. Blocks for about the minutes that were asked for on two otherwise idle cores.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from infra.dialects.nano import NanoDialect
 from trainer.nano.families import FAMILIES
 from trainer.nano.family import write_source
+from trainer.nano.team import Team, train_together
 from trainer.nano.tokenizer import save_tokenizer, train_tokenizer
 from trainer.nano.writer import draw_hint, draw_memory, draw_words, make_environment, play_oracle
 
@@ -41,26 +43,42 @@ def write_texts(seed: int) -> tuple[list[str], list[str]]:
     return sources, texts
 
 
-def build(out: Path, seed: int = 0, minutes: float = 24, threads: int = 2, tell: Callable[[str], None] | None = None) -> None:
-    """Writes the model folder at `out`. Raises OSError where the folder can't be written."""
-    import os
-
-    # Two busy-waiting threads on two shared cores lose most of their time to each other; read when torch is first imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    import torch
-
-    from trainer.nano.model import make_model, save_model
-    from trainer.nano.warmstart import plan_stages, warm_start
-
-    say = tell or (lambda line: None)
+def build(out: Path, seed: int = 0, minutes: float = 22, processes: int = 2, tell: Callable[[str], None] | None = None) -> None:
+    """Writes the model folder at `out`. Raises OSError where the folder can't be written, ModelError where a process is gone."""
+    say = tell or _silence
     out.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(threads)
     sources, texts = write_texts(seed)
     save_tokenizer(train_tokenizer(sources, texts), out)
     say(f"tokenizer: trained on {len(sources)} programs")
-    model = make_model(seed)
-    for number, plan in enumerate(plan_stages(max(3, round(minutes * STEPS_PER_MINUTE)))):
-        say(f"cycle {number + 1}")
-        warm_start(model, NanoDialect(out), plan, seed + number, say)
-        save_model(model, out)
+    steps = max(3, round(minutes * STEPS_PER_MINUTE))
+    # a bound method of the caller's console can't travel to another process, and only the first one tells
+    train_together(processes, _Training(say), out, seed, steps)
     say(f"written: {out}")
+
+
+class _Training:
+    """The warm start as every process of the team runs it; only the first tells and saves."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_tell": _silence}
+
+    def __call__(self, team: Team, out: Path, seed: int, steps: int) -> None:
+        import torch
+
+        from trainer.nano.model import make_model, save_model
+        from trainer.nano.warmstart import plan_stages, warm_start
+
+        torch.set_num_threads(1)
+        model = make_model(seed)
+        for number, plan in enumerate(plan_stages(steps)):
+            self._tell(f"cycle {number + 1}")
+            warm_start(model, NanoDialect(out), plan, seed + number, team, self._tell)
+            if team.rank == 0:
+                save_model(model, out)
+
+
+def _silence(line: str) -> None:
+    """Tells nobody."""

@@ -1,7 +1,7 @@
 """The warm start: Muon and AdamW over samples of the writer, loss on the model's own tokens only.
 
-In: a model, a dialect, a plan. Out: the trained model (in place) and progress lines. Bound by steps and seeded, so that the same
-machine and thread count give the same weights. Called by the build.
+In: a model, a dialect, a plan, a team of processes. Out: the trained model (in place) and progress lines. Bound by steps and
+seeded, so that the same machine and process count give the same weights. Called by the build.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from infra.dialects.nano import PAD, NanoDialect
 from trainer.nano.muon import Muon
+from trainer.nano.team import Team
 from trainer.nano.writer import Sample, Writer
 
 POOL = 512
@@ -77,8 +78,9 @@ def draw_batches(rng: Random, writer: Writer, plan: Plan) -> Iterator[list[Sampl
         yield from batches
 
 
-def batch_loss(model: Any, batch: list[Sample]) -> Any:
-    """Mean cross-entropy (nats a token) over the written tokens of a batch, as a scalar tensor."""
+def batch_loss(model: Any, batch: list[Sample], written: int) -> Any:
+    """Cross-entropy over the written tokens of `batch` (at least one sample), as a scalar tensor: nats, over `written` tokens, so
+    that the losses of a batch's parts add up to the whole batch's mean."""
     import torch
 
     width = max(len(sample.token_ids) for sample in batch)
@@ -93,7 +95,7 @@ def batch_loss(model: Any, batch: list[Sample]) -> Any:
     hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
     wanted = targets[:, 1:]
     chosen = wanted != -100
-    return torch.nn.functional.cross_entropy(model.lm_head(hidden[chosen]), wanted[chosen])
+    return torch.nn.functional.cross_entropy(model.lm_head(hidden[chosen]), wanted[chosen], reduction="sum") / written
 
 
 def scale_of(plan: Plan, step: int) -> float:
@@ -103,8 +105,9 @@ def scale_of(plan: Plan, step: int) -> float:
     return min(1.0, (step + 1) / plan.warmup_steps) * (0.02 + 0.98 * fall)
 
 
-def warm_start(model: Any, dialect: NanoDialect, plan: Plan, seed: int, tell: Callable[[str], None]) -> None:
-    """Trains the model in place. Blocks for the whole run; `tell` gets a line every hundred steps."""
+def warm_start(model: Any, dialect: NanoDialect, plan: Plan, seed: int, team: Team, tell: Callable[[str], None]) -> None:
+    """Trains the model in place: each process its part of every batch, then all the same update. Blocks for the whole run; `tell`
+    gets a line every hundred steps. Raises ModelError where another process of the team is gone."""
     import torch
 
     batches = draw_batches(Random(seed), Writer(dialect), plan)
@@ -119,13 +122,16 @@ def warm_start(model: Any, dialect: NanoDialect, plan: Plan, seed: int, tell: Ca
         share = scale_of(plan, step)
         muon.lr = plan.matrix_rate * share
         adam.param_groups[0]["lr"] = plan.other_rate * share
-        loss = batch_loss(model, batch)
+        # a token's first position is never a target
+        written = sum(sum(sample.written[1:]) for sample in batch)
+        own = batch[team.rank :: team.size]
+        loss = batch_loss(model, own, written) if own else 0.0 * model.lm_head.weight.sum()
         loss.backward()
+        loss_sum += team.add_gradients(model, float(loss.detach()))
         torch.nn.utils.clip_grad_norm_(model.parameters(), plan.clip_norm)
         muon.step()
         adam.step()
         adam.zero_grad(set_to_none=True)
-        loss_sum += float(loss.detach())
         tokens += sum(len(sample.token_ids) for sample in batch)
         if (step + 1) % 100 == 0:
             tell(f"warm start: step {step + 1} of {plan.steps}, loss {loss_sum / 100:.3f}, {tokens / 1e6:.2f} M tokens")
