@@ -140,3 +140,5 @@ class RunFacts:
     records: dict[str, int] = field(default_factory=dict)  # stored rows by table
     audits: AuditFacts = field(default_factory=AuditFacts)
     evictions: list[EvictionFacts] = field(default_factory=list)
+    alarms: list[str] = field(default_factory=list)
+    uncredited: int = -1  # designs whose hint did not help the earlier policy; -1: the recipe does not ask

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from infra.plaintext import escape_html
 from infra.report.facts import EpisodeFacts, ExampleFacts, RunFacts
-from infra.report.terminal import audit_words, verdict
+from infra.report.terminal import alarm_words, audit_words, verdict
 
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
@@ -74,6 +74,7 @@ def write_page(facts: RunFacts, picture: bytes) -> str:
         f"<h2>Did it learn?</h2><p class=verdict>{escape_html(verdict(facts.evaluation))}</p>" if facts.evaluation else "",
         _families(facts),
         f'<h2>Curves</h2><img alt="curves of the run" src="data:image/png;base64,{base64.b64encode(picture).decode()}">',
+        f"<h2>Alarms</h2><p class=verdict>{escape_html(alarm_words(facts)).replace(chr(10), '<br>')}</p>",
         "<h2>Generations</h2>" + _generations(facts),
         "<h2>Optimizer steps</h2>" + _steps(facts),
         _evictions(facts),

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from infra.plaintext import escape_line
+from infra.report.alarms import ESS_FLOOR
 from infra.report.facts import RunFacts
 
 PLAIN, HINT, DESIGNER, BAD = "#2458a6", "#d9822b", "#2e8b57", "#b0413e"
@@ -26,7 +28,8 @@ def draw(facts: RunFacts, path: Path) -> None:
         _reward(axes[1][0], facts)
         _loss(axes[1][1], facts)
         _staleness(axes[1][2], facts)
-        figure.suptitle(f"Self-play run {facts.run_id}: {len(facts.generations)} generations, {len(facts.steps)} steps")
+        title = f"Self-play run {escape_line(facts.run_id)}: {len(facts.generations)} generations, {len(facts.steps)} steps"
+        figure.suptitle(title, parse_math=False)
         figure.savefig(path, dpi=110)
     finally:
         pyplot.close(figure)
@@ -104,6 +107,6 @@ def _loss(axis: Any, facts: RunFacts) -> None:
 def _staleness(axis: Any, facts: RunFacts) -> None:
     for role, color in (("agent", PLAIN), ("designer", DESIGNER)):
         axis.plot(*_by_role(facts, role, "ess"), color=color, marker=".", ms=4, lw=1, label=f"{role}: effective samples")
-    axis.axhline(0.3, color=BAD, lw=0.8, ls="--", label="alarm")
+    axis.axhline(ESS_FLOOR, color=BAD, lw=0.8, ls="--", label="alarm")
     axis.set_ylim(0, 1.05)
     _frame(axis, "Effective sample size after the staleness correction", "step")

@@ -5,10 +5,12 @@ In: a store and a run id. Out: RunFacts without the evaluation, which the demo a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from infra.clickhouse import Row, Store
+from infra.report.alarms import find_alarms
 from infra.report.facts import (
     AuditFacts,
     EpisodeFacts,
@@ -102,8 +104,13 @@ GROUP BY env_id, generation, step, reason ORDER BY step, env_id
 """
 
 MINUTES = """
-SELECT dateDiff('millisecond', min(created_at), max(created_at)) / 60000 AS minutes, max(recipe_name) AS recipe
+SELECT dateDiff('millisecond', min(created_at), max(created_at)) / 60000 AS minutes, max(recipe_name) AS recipe,
+       max(recipe_json) AS recipe_json
 FROM runs FINAL WHERE run_id = {run:String}
+"""
+
+UNCREDITED = """
+SELECT countIf(uncredited) AS uncredited FROM rewards FINAL WHERE run_id = {run:String} AND valid
 """
 
 TABLES = ("requests", "designs", "verdicts", "slots_closed", "episodes", "audits", "scores", "rewards", "generations",
@@ -115,20 +122,35 @@ def read_run(store: Store, run_id: str, evaluation: EvaluationFacts | None = Non
     run = {"run": run_id}
     seconds = _stage_seconds(store, run_id)
     head = store.query(MINUTES, run)
+    recipe = json.loads(str(head[0]["recipe_json"] or "{}")) if head else {}
+    generations = [_generation(row, seconds.get(int(row["generation"]), {})) for row in store.query(GENERATIONS, run)]
+    steps = [_step(row) for row in store.query(STEPS, run)]
+    asked = recipe.get("rollout", {}).get("earlier_plays", 0)
     examples = _examples(store, run_id)
     return RunFacts(
         run_id=run_id,
         recipe=str(head[0]["recipe"]) if head else "",
         minutes=float(head[0]["minutes"]) if head else 0.0,
-        generations=[_generation(row, seconds.get(int(row["generation"]), {})) for row in store.query(GENERATIONS, run)],
-        steps=[_step(row) for row in store.query(STEPS, run)],
+        generations=generations,
+        steps=steps,
         examples=examples,
         episode=_episode(store, run_id, examples),
         evaluation=evaluation,
         records={table: _count(store, table, run_id) for table in TABLES},
         audits=_audits(store, run_id),
         evictions=[_eviction(row) for row in store.query(EVICTIONS, run)],
+        alarms=find_alarms(generations, steps, _lag_limits(recipe)),
+        uncredited=int(store.query(UNCREDITED, run)[0]["uncredited"]) if asked else -1,
     )
+
+
+def _lag_limits(recipe: dict[str, Any]) -> dict[str, int]:
+    """Most versions that a trained sample may be old, by role: the fixed schedule itself."""
+    schedule = recipe.get("schedule")
+    if not schedule:
+        return {}
+    lag = int(schedule["lag"])
+    return {"agent": lag, "designer": lag + int(schedule["lead"]) + int(schedule["delay"])}
 
 
 def _count(store: Store, table: str, run_id: str) -> int:

@@ -23,6 +23,7 @@ from infra.report.facts import (
 def show(facts: RunFacts, console: Console) -> None:
     """Prints the whole report."""
     parts: list[RenderableType] = [generation_table(facts.generations), step_table(facts.steps)]
+    parts.append(Panel(escape_markup(alarm_words(facts)), title="Alarms", title_align="left"))
     if facts.audits.requested or facts.evictions:
         parts.append(eviction_panel(facts.audits, facts.evictions))
     parts += map(_example, facts.examples)
@@ -49,6 +50,16 @@ def verdict(found: EvaluationFacts) -> str:
         f"instances, so the difference is paired: {found.difference:+.1%}, 95 % interval [{found.low:+.1%}, {found.high:+.1%}] "
         f"(clustered by {found.clusters} environments). {meaning}"
     )
+
+
+def alarm_words(facts: RunFacts) -> str:
+    """The alarms, or that there is none; and hints that went uncredited, where the recipe has them checked."""
+    lines = [f"- {alarm}" for alarm in facts.alarms] or [
+        "None: staleness, effective sample size, diversity and regret are in bounds."
+    ]
+    if facts.uncredited >= 0:
+        lines.append(f"Regret went uncredited for {facts.uncredited} designs: their hints did not help the earlier policy.")
+    return "\n".join(lines)
 
 
 def audit_words(audits: AuditFacts, evictions: list[EvictionFacts]) -> str:
