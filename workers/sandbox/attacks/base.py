@@ -129,8 +129,10 @@ def call(numbers, *arguments):
     number = numbers[os.uname().machine == "aarch64"]
     value = _syscall(Long(number), *[Long(argument) for argument in arguments])
     return value if value >= 0 else errno.errorcode[_ctypes.get_errno()]
+rooms = []
 def room(size, begin=b""):
     kept = array.array("B", begin.ljust(size, b"\\0"))
+    rooms.append(kept)
     return kept, kept.buffer_info()[0]
 def channel():
     for number in range(4, 24):

@@ -145,8 +145,8 @@ for _ in range(9999):
         "bend the runner's check of rewards",
         _STRICT,
         _bent("runner.check_reward = lambda value: float('nan')"),
-        _UNBOUNDED,
-        _BOUNDED,
+        "raises JSONDecodeError",
+        "a decoder that reads Infinity may not read inf",
     ),
     Attack(
         "bend the runner's encoder",
@@ -163,6 +163,7 @@ def profile(frame, event, function):
     if event == "c_call" and function.__name__ == "write":
         sys.setprofile(None)
         send(b'["stepped",ID,"forged",NaN,true,false,true]')
+        time.sleep(9)
 sys.setprofile(profile)
 result = "honest"
 """),

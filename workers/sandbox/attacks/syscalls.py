@@ -34,14 +34,15 @@ _FOR_ATTACKS: Final = (
     ("sethostname", "room(8, b'x')[1], 1", "E"),
 )
 _FOR_NOBODY_HERE: Final = (
-    ("sched_setscheduler", "0, 1, room(8, bytes([1]))[1]", "E"),
+    ("sched_setscheduler", "0, 3, room(8)[1]", "0"),
     ("setitimer", "0, room(32)[1], 0", "0"),
     ("timer_create", "1, 0, room(8)[1]", ""),
     ("memfd_create", "room(8, b'x')[1], 0", ""),
     ("inotify_init1", "0", ""),
     ("pidfd_open", "1, 0", ""),
     ("personality", "0xffffffff", ""),
-    ("syslog", "3, room(64)[1], 64", ""),
+    ("eventfd2", "0, 0", ""),
+    ("epoll_create1", "0", ""),
     ("landlock_create_ruleset", "0, 0, 1", ""),
     ("splice", "0, 0, 0, 0, 1, 0", ""),
     ("mlock", "room(4096)[1], 4096", "0"),
