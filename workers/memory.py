@@ -30,7 +30,7 @@ from schemas.errors import DeadLetterFloodError, RecordError, SpadeError
 from schemas.run import DeadLetter
 from schemas.settings import BrokerSettings, ProcessContext
 from schemas.topics import BY_WIRE, MAX_MESSAGE_BYTES, Topic
-from workers.memory_rows import TABLES, TableRow, rows_of
+from workers.memory_rows import TABLES, TableRow, blocks_of, rows_of
 
 BOUNDARY = 1000  # offsets; no batch crosses a multiple of it
 MAX_AGE_S = 0.5  # how long a row waits for company
@@ -204,16 +204,11 @@ class MemorySink:
 
     def _store_pending(self, part: TopicPartition) -> int:
         pending = self._pending[part]
-        topic = BY_WIRE[part.topic]
-        for table in TABLES[topic]:
-            rows = [row for name, row in pending.rows if name == table]
-            if rows:
-                columns = list(rows[0])
-                values = [[row[column] for column in columns] for row in rows]
-                token = f"{self.run_id}:{part.topic}:{part.partition}:{pending.first}-{pending.next - 1}:{table}"
-                self._with_patience(lambda t=table, c=columns, v=values, k=token: self._store.insert(t, c, v, token=k))
-                self.rows_stored += len(rows)
-                telemetry.count("spade_rows_stored_total", len(rows), table=table)
+        topic, last = BY_WIRE[part.topic], pending.next - 1
+        for block in blocks_of(self.run_id, topic, part.partition, pending.first, last, pending.rows):
+            self._with_patience(lambda b=block: self._store.insert(b.table, b.columns, b.values, token=b.token))
+            self.rows_stored += len(block.values)
+            telemetry.count("spade_rows_stored_total", len(block.values), table=block.table)
         del self._pending[part]
         self._resume[part] = pending.next
         return pending.next
@@ -274,14 +269,14 @@ def run(context: ProcessContext) -> None:
     run_id = found.run_id
     telemetry.bind_run(run_id)
     store = connect(context.store_dsn)
-            reachable = BrokerWatch(context.broker)
     sink = MemorySink(context.broker, store, run_id, is_older=found.is_older)
-                reachable.check()
     try:
         with ControlReader(context.broker, [Topic.RUN_FINISHED], run_id) as finished:
             look_at = 0.0
             idle_since: float | None = None  # when the run has finished and this worker has no partitions
+            reachable = BrokerWatch(context.broker)
             while True:
+                reachable.check()
                 sink.step()
                 if idle_since is None and time.monotonic() >= look_at:
                     look_at = time.monotonic() + FINISH_LOOK_S

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import base64
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 
 from schemas.common import Record, Span
-from schemas.design import DesignRequested, EnvProposed, EnvRejected, EnvValidated, SlotsClosed
+from schemas.design import DesignRequested, DesignSlot, EnvProposed, EnvRejected, EnvValidated, SlotsClosed
 from schemas.rollout import HINTED, PLAIN, AuditFinished, AuditRequested, RolloutFinished, RolloutRequested
 from schemas.run import DeadLetter, RunEnding, RunFinished, RunStarted
 from schemas.score import EnvScored, GenerationClosed
@@ -31,7 +32,7 @@ TABLES: dict[Topic, tuple[str, ...]] = {
     Topic.RUN_STARTED: ("runs",),
     Topic.RUN_ENDING: ("runs",),
     Topic.RUN_FINISHED: ("runs",),
-    Topic.DESIGN_REQUESTED: ("requests",),
+    Topic.DESIGN_REQUESTED: ("prompts", "requests"),
     Topic.ENV_PROPOSED: ("designs",),
     Topic.ENV_VALIDATED: ("verdicts",),
     Topic.ENV_REJECTED: ("verdicts",),
@@ -63,6 +64,28 @@ def rows_of(topic: Topic, record: Record, partition: int, offset: int) -> list[T
         "_version": LAST_VERSION - offset,
     }
     return [(table, {**common, **row}) for table, row in _MAPPERS[type(record)](record)]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of one table that are inserted at once. `token` tells the store that it has seen the block."""
+
+    table: str
+    columns: list[str]
+    values: list[list[Any]]
+    token: str
+
+
+def blocks_of(run_id: str, topic: Topic, partition: int, first: int, last: int, rows: Sequence[TableRow]) -> list[Block]:
+    """The rows of one partition's offsets [first, last] as blocks, in the order in which they are to be inserted."""
+    blocks = []
+    for table in TABLES[topic]:
+        own = [row for name, row in rows if name == table]
+        if own:
+            columns = list(own[0])
+            token = f"{run_id}:{topic.wire}:{partition}:{first}-{last}:{table}"
+            blocks.append(Block(table, columns, [[row[column] for column in columns] for row in own], token))
+    return blocks
 
 
 def _named(record: Record, *left_out: str) -> Row:
@@ -97,7 +120,28 @@ def _run_event(record: RunStarted | RunEnding | RunFinished) -> list[TableRow]:
 
 
 def _design_requested(record: DesignRequested) -> list[TableRow]:
-    return [_request("design", record, -1, record.design_attempt, [slot.env_id for slot in record.slots], len(record.slots))]
+    env_ids = [slot.env_id for slot in record.slots]
+    prompts = [("prompts", _prompt(record, slot)) for slot in record.slots]
+    return [*prompts, _request("design", record, -1, record.design_attempt, env_ids, len(record.slots))]
+
+
+def _prompt(record: DesignRequested, slot: DesignSlot) -> Row:
+    """What one design was asked with."""
+    return {
+        "generation": record.generation,
+        "env_id": slot.env_id,
+        "slot": slot.slot,
+        "design_attempt": slot.design_attempt,
+        "unit_id": record.unit_id,
+        "skill": slot.skill,
+        "document_id": slot.document.document_id,
+        "document_title": slot.document.title,
+        "document_text": slot.document.text,
+        "document_skill": slot.document.skill,
+        "memory_env_ids": [line.env_id for line in slot.memory],
+        "memory_kinds": [line.kind for line in slot.memory],
+        "sampling_seed": slot.sampling_seed,
+    }
 
 
 def _rollout_requested(record: RolloutRequested) -> list[TableRow]:
@@ -139,7 +183,7 @@ def _verdict(record: EnvValidated | EnvRejected) -> list[TableRow]:
         "witness_min_return": 0.0,
         "witness_mean_return": 0.0,
         "reward_min": 0.0,
-        **_named(record, "group", "proposal", "proof", "verdict_from"),
+        **_named(record, "group", "proposal", "proof"),
         "design_group": record.group,
         "proof_json": msgspec.json.encode(record.proof).decode(),
         "proposal_topic": record.proposal.topic,

@@ -19,9 +19,11 @@ OneOfEach = Callable[[str], list[tuple[Topic, Record]]]
 def columns() -> dict[str, set[str]]:
     """Table -> column names, read from the migrations."""
     found = {}
-    for path in FOLDER.glob("*.up.sql"):
+    for path in sorted(FOLDER.glob("*.up.sql")):
         for name, body in re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)\n\(\n(.*?)\n\)\n", path.read_text(), re.DOTALL):
             found[name] = set(re.findall(r"^    (\w+) ", body, re.MULTILINE))
+        for name, body in re.findall(r"ALTER TABLE (\w+)(.*?);", path.read_text(), re.DOTALL):
+            found[name] |= set(re.findall(r"ADD COLUMN IF NOT EXISTS (\w+) ", body))
     return found
 
 

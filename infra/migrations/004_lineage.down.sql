@@ -1,0 +1,3 @@
+ALTER TABLE verdicts DROP COLUMN IF EXISTS verdict_from;
+
+DROP TABLE IF EXISTS prompts;
