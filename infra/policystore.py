@@ -8,6 +8,7 @@ outside the place, no other bytes than the digest names. Not covered: a model th
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -24,6 +25,7 @@ from schemas.train import PolicyPublished
 WEIGHTS = ".safetensors"
 SUFFIXES = frozenset({WEIGHTS, ".json", ".txt", ".jinja", ".model"})
 NOT_POLICY = frozenset({"README.txt", "LICENSE.txt", "optimizer.json", "trainer_state.json"})
+DIGEST_IN_NAME = 16
 _FOLDER = re.compile(r"v(\d{8})-[0-9a-f]{16}")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -44,7 +46,7 @@ class PolicyStore:
         """
         files = policy_files(folder)
         digest = files_digest(folder, files)
-        target = self.place / f"v{version:08d}-{digest[:16]}"
+        target = self.place / f"v{version:08d}-{digest[:DIGEST_IN_NAME]}"
         if self._is_whole(target, digest):
             return digest, str(target)
         draft: Path | None = None
@@ -83,6 +85,22 @@ class PolicyStore:
                 "Restart the trainer: it publishes the version again from its checkpoint",
             )
         return folder
+
+    def versions(self) -> dict[int, list[Path]]:
+        """The folders of the policies that stand here, by version."""
+        found: dict[int, list[Path]] = {}
+        for folder in sorted(self.place.iterdir()) if self.place.is_dir() else []:
+            if match := _FOLDER.fullmatch(folder.name):
+                found.setdefault(int(match[1]), []).append(folder)
+        return found
+
+    def find(self, version: int) -> Path | None:
+        """The folder of a version whose files have the digest in its name; None where none is whole."""
+        for folder in self.versions().get(version, []):
+            with contextlib.suppress(ModelError, OSError):
+                if folder.name.endswith(files_digest(folder, policy_files(folder))[:DIGEST_IN_NAME]):
+                    return folder
+        return None
 
     def prune(self, keep_versions: Iterable[int]) -> list[int]:
         """Removes the policies of all other versions, and drafts of a killed trainer; the versions removed. One writer only."""

@@ -62,7 +62,15 @@ class Run:
         return timestamp_ms is not None and timestamp_ms / 1000 < self.started.created_at - CLOCK_SLACK_S
 
 
-def start_run(recipe: Recipe, context: ProcessContext, policy_place: str, run_id: str = "") -> Run:
+def start_run(
+    recipe: Recipe,
+    context: ProcessContext,
+    policy_place: str,
+    run_id: str = "",
+    *,
+    forked_from: str = "",
+    forked_at: int = -1,
+) -> Run:
     """Writes the run's first record and waits for its acknowledgement. Raises ModelError, BrokerError."""
     identity = run_id or context.run_id or new_run_id(recipe.name)
     started = RunStarted(
@@ -78,6 +86,8 @@ def start_run(recipe: Recipe, context: ProcessContext, policy_place: str, run_id
         corpus_digest=corpus_digest(find_folder(recipe.corpus.path)) if recipe.corpus.enabled else "",
         tokenizer_digest=tokenizer_digest(find_folder(recipe.model.path)),
         dialect=recipe.model.dialect,
+        forked_from=forked_from,
+        forked_at=forked_at,
     )
     with make_producer(context.broker) as producer:
         producer.send_all([(Topic.RUN_STARTED, started)])
@@ -114,12 +124,17 @@ def await_run(context: ProcessContext, deadline_s: float = 60.0) -> Run:
 
 def read_recipe(started: RunStarted) -> Recipe:
     """The recipe in a run's first record."""
+    return parse_recipe(started.recipe_json, started.run_id)
+
+
+def parse_recipe(recipe_json: str, run_id: str) -> Recipe:
+    """A run's recipe as it was written. Raises SettingsError where this code can't read it."""
     try:
-        return Recipe.model_validate_json(started.recipe_json)
+        return Recipe.model_validate_json(recipe_json)
     except ValidationError as error:
         first = error.errors()[0]
         raise SettingsError(
-            f"the recipe of run {started.run_id} does not fit this version: {'.'.join(map(str, first['loc']))}: {first['msg']}",
+            f"the recipe of run {run_id} does not fit this version: {'.'.join(map(str, first['loc']))}: {first['msg']}",
             "Run the version of spade that started it",
         ) from error
 

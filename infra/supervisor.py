@@ -2,7 +2,8 @@
 
 In: specs (name and arguments) and a folder for logs. Out: events for the terminal. Called by `spade run` and `spade demo` from
 their main thread, which must live as long as the children: the kernel kills them when it ends. A child that exits 0 has finished;
-one that exits otherwise is started again after a pause, up to a limit, unless its exit code says that a new start can't help.
+one that exits otherwise is started again after a pause, up to a limit for each cause, unless its exit code says that a new start
+can't help. Local services that are guarded are looked after in the same way; what fails for their absence is not counted.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ from pathlib import Path
 
 from infra import telemetry
 from infra.clock import Clock, SystemClock
-from infra.local.processes import OwnedProcess
-from schemas.errors import DiskFullError, SandboxError, SettingsError, SupervisorError
+from infra.local.guard import Guard
+from infra.local.processes import OwnedProcess, describe_end
+from infra.restarts import Restarts
+from schemas.errors import BrokerError, DiskFullError, SandboxError, SettingsError, SupervisorError
 
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 10.0
 STOP_DEADLINE_S = 20.0
 GROUP_DEADLINE_S = 2.0
 EARLY_END_PAUSE_S = 5.0  # a child may see the run's end before its supervisor does
 # A bad setting, a jail below the required level or a full disk stays so however often the process is started.
 FINAL_CODES = frozenset({SettingsError.exit_code, SandboxError.exit_code, DiskFullError.exit_code})
+AWAY_CODE = BrokerError.exit_code  # broker or store can't be reached
+AWAY_S = 150.0  # longer than any client waits for its broker before it gives up
 TAIL_BYTES = 16_384
 
 
@@ -45,8 +48,9 @@ class Child:
 
     spec: ProcessSpec
     log: Path
+    restarts: Restarts
     process: OwnedProcess | None = None
-    failures: int = 0
+    started_at: float = 0.0  # monotonic
     start_at: float = 0.0  # monotonic; when a failed one is started again
     finished: bool = False
     ended_well: bool = False
@@ -62,6 +66,8 @@ class Supervisor:
     restarts: int = 3
     clock: Clock = field(default_factory=SystemClock)
     notify: Callable[[str], None] = lambda _line: None
+    guards: Sequence[Guard] = ()
+    """The run's own broker and store, where it has any."""
     children: dict[str, Child] = field(default_factory=dict)
     may_end: bool = False
     """Set when the run has finished: from then on a child that exits 0 is done; before, it is started again."""
@@ -70,12 +76,17 @@ class Supervisor:
         """Starts every spec. Raises SupervisorError where a program can't be started at all."""
         self.log_dir.mkdir(parents=True, exist_ok=True)
         for spec in specs:
-            child = Child(spec=spec, log=self.log_dir / f"{spec.name}.log")
+            child = Child(spec=spec, log=self.log_dir / f"{spec.name}.log", restarts=Restarts(self.restarts))
             self.children[spec.name] = child
             self._launch(child)
 
     def poll(self) -> None:
-        """Looks at every child once, without blocking; starts again what failed. Raises SupervisorError at a limit."""
+        """Looks at every child once and starts again what failed. Raises SupervisorError at a limit, DiskFullError.
+
+        Blocks only while a guarded service that died starts again.
+        """
+        for guard in self.guards:
+            guard.poll()
         for child in self.children.values():
             if child.finished:
                 continue
@@ -116,31 +127,46 @@ class Supervisor:
         # -P: a folder named like one of our packages in the working directory must not shadow it.
         argv = [*nice, sys.executable, "-P", "-m", "infra.cli", *child.spec.arguments]
         child.log_start = child.log.stat().st_size if child.log.exists() else 0
+        child.started_at = self.clock.monotonic()
         try:
             child.process = OwnedProcess.start(argv, child.log, env={**os.environ, **self.environment})
         except OSError as problem:
             raise SupervisorError(f"{child.spec.name} can't be started ({problem})", f"Its log is {child.log}") from problem
 
     def _ended(self, child: Child, process: OwnedProcess) -> None:
-        code = process.child.returncode if process.child is not None else 1
+        code = 1 if process.exit_code is None else process.exit_code
         _sweep_group(process)
         child.process = None
         child.ended_well = code == 0
         if child.ended_well and self.may_end:
             child.finished = True
             return
-        child.failures += 1
-        why = f"{child.spec.name} {_describe(code)}: {last_error(child.log, child.log_start)}"
-        if code in FINAL_CODES or child.failures > self.restarts:
+        cause = f"{child.spec.name} {describe_end(code)}"
+        why = f"{cause}: {last_error(child.log, child.log_start)}"
+        if code in FINAL_CODES:
             child.finished = True
-            again = "" if code in FINAL_CODES else f" {child.failures} times"
-            raise SupervisorError(f"process {child.spec.name} failed{again}; last: {why}", f"The whole log is {child.log}")
+            raise SupervisorError(f"process {child.spec.name} failed; last: {why}", f"The whole log is {child.log}")
+        pause = EARLY_END_PAUSE_S if child.ended_well else child.restarts.pause_s()
+        if not self._is_excused(code):
+            pause = self._count(child, cause, why)
+        child.start_at = self.clock.monotonic() + pause
         telemetry.count("spade_restarts_total", process=child.spec.name)
-        pause = min(FIRST_PAUSE_S * 2 ** (child.failures - 1), LONGEST_PAUSE_S)
-        child.start_at = self.clock.monotonic() + (EARLY_END_PAUSE_S if child.ended_well else pause)
-        if child.ended_well:
-            return
-        self.notify(f"{why}; starting it again in {pause:.1f} s ({child.failures} of {self.restarts})")
+        if not child.ended_well:
+            self.notify(f"{why}; starting it again in {pause:.1f} s")
+
+    def _count(self, child: Child, cause: str, why: str) -> float:
+        """Counts a failure; the pause before the next start. Raises SupervisorError at the limit."""
+        if not child.restarts.note(cause, self.clock.monotonic() - child.started_at):
+            child.finished = True
+            raise SupervisorError(
+                f"process {child.spec.name} failed {child.restarts.failures[cause]} times; last: {why}",
+                f"The whole log is {child.log}",
+            )
+        return EARLY_END_PAUSE_S if child.ended_well else child.restarts.pause_s()
+
+    def _is_excused(self, code: int) -> bool:
+        """Whether a child failed because a guarded service was down: its guard counts that."""
+        return code == AWAY_CODE and any(guard.was_down_within(AWAY_S) for guard in self.guards)
 
 
 def last_error(log: Path, start: int = 0) -> str:
@@ -152,15 +178,6 @@ def last_error(log: Path, start: int = 0) -> str:
         lines = [line.strip() for line in source.read().decode(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error: ")]
     return (errors or lines or [""])[-1]
-
-
-def _describe(code: int) -> str:
-    if code >= 0:
-        return f"exited with {code}"
-    try:
-        return f"was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was ended by signal {-code}"
 
 
 def _send(process: OwnedProcess | None, number: signal.Signals) -> None:

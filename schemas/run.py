@@ -17,6 +17,8 @@ class RunStarted(Record, frozen=True, kw_only=True):
     corpus_digest: str
     tokenizer_digest: str
     dialect: str
+    forked_from: str = ""  # the run whose policy version `forked_at` is this run's version 0; "": no fork
+    forked_at: int = -1
 
 
 class RunEnding(Record, frozen=True, kw_only=True):

@@ -158,6 +158,8 @@ class TrainSettings(Settings):
     checkpoint_every: Literal[1] = 1
     keep_policies: int = Field(default=4, ge=2)
     """Policies kept beyond those that open work names."""
+    keep_every: int = Field(default=0, ge=0)
+    """Every so many generations a policy and its checkpoint are kept for good, so that a fork can begin there; 0: none are."""
     max_skipped: int = Field(default=5, ge=1)
     """Non-finite steps in a row before the run stops."""
     batch_deadline_s: float = Field(default=3600, gt=0)
@@ -210,10 +212,10 @@ class ProcessSettings(Settings):
     """What samples in design and rollout workers; vllm needs the extra of that name."""
     restarts: int = Field(default=3, ge=0)
     """Restarts of one process before the run stops with the cause."""
-
-
     stand_still_s: float = Field(default=180, gt=0)
     """How long a stream stage may leave records untaken, or finished ones uncommitted, before it stops with the cause."""
+
+
 class EvalSettings(Settings):
     suite: str = "nano"
     seeds_per_item: int = Field(default=5, ge=1)
@@ -330,10 +332,10 @@ class BrokerSettings(Settings):
     ca_file: str = ""
     timeout_s: float = Field(default=30, gt=0)
     """Longest wait for the broker before a command gives up."""
-
-
     away_s: float = Field(default=120, gt=0)
     """How long a process at work waits for a broker that is gone, before it stops with the cause."""
+
+
 class ProcessContext(Settings):
     """What one process is told at its start: addresses and the run; all else stands in the run's first record."""
 

@@ -61,11 +61,13 @@ class Progress:
 class CheckpointStore:
     """The checkpoints of one run, in a folder that only its trainer writes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, keep_every: int = 0) -> None:
+        """`keep_every`: versions that are multiples of it are kept for good; 0: none."""
         self.folder = folder
+        self._keep_every = keep_every
 
     def save(self, progress: Progress, tensors: Mapping[str, Tensor]) -> Path:
-        """Writes a checkpoint; durable when this returns. Then removes all but it, the one before, and the last good one."""
+        """Writes a checkpoint; durable when this returns. Then removes all but it, the one before, the last good and lasting."""
         from safetensors.torch import save
 
         draft = self.folder / f".draft-{os.getpid()}"
@@ -102,6 +104,16 @@ class CheckpointStore:
                     return progress, tensors
         return None
 
+    def begin_from(self, run_id: str, parent: CheckpointStore, parent_id: str, version: int) -> bool:
+        """Writes this run's first checkpoint: weights, optimizer and random state of a parent's version, and nothing done yet.
+
+        False where the parent has no whole checkpoint of it.
+        """
+        kept = parent.load(parent_id, version)
+        if kept is not None:
+            self.save(Progress(run_id=run_id), kept[1])
+        return kept is not None
+
     def _folders(self) -> list[tuple[int, Path]]:
         """Version and folder of every checkpoint, newest first."""
         entries = self.folder.iterdir() if self.folder.is_dir() else []
@@ -112,7 +124,8 @@ class CheckpointStore:
         versions = sorted({version for version, _ in self._folders() if version <= progress.version}, reverse=True)
         keep = {*versions[:2], progress.good + 1}
         for version, folder in self._folders():
-            if version not in keep:
+            lasting = self._keep_every > 0 and version % self._keep_every == 0 and version <= progress.version
+            if version not in keep and not lasting:
                 shutil.rmtree(folder, ignore_errors=True)
         for draft in self.folder.glob(".draft-*"):
             shutil.rmtree(draft, ignore_errors=True)

@@ -54,7 +54,10 @@ def run(context: ProcessContext) -> None:
         raise SettingsError("the trainer has no state folder for its checkpoints", "Name one with --state-dir")
     started = await_run(context)
     bind_run(started.run_id)
-    checkpoints = CheckpointStore(Path(context.state_dir) / "checkpoints" / started.run_id)
+    recipe = started.recipe
+    checkpoints = CheckpointStore(
+        Path(context.state_dir) / "checkpoints" / started.run_id, recipe.train.keep_every * recipe.schedule.interval
+    )
     with (
         stop_on_signals() as stop,
         ControlReader(context.broker, TOPICS, started.run_id) as reader,
@@ -141,10 +144,10 @@ class Trainer:
             if number in self.logbook.batches:
                 return self.logbook.batches[number]
             self._check_stop()
+            reachable.check()
             if time.monotonic() >= end:
                 raise StageTimeoutError(
                     f"no batch {number} of run {self.run_id} in {Topic.BATCH_READY.wire} within {limit:.0f} s "
-            reachable.check()
                     f"(the last one trained is {self.progress.last})",
                     "Check that the stream and worker processes run (`spade status`); train.batch_deadline_s is the limit",
                 )
@@ -184,9 +187,14 @@ class Trainer:
         with _timed(seconds, "publish"):
             self._publish(cause=batch.event_id)
         self._tell_step(msgspec.structs.replace(finished, seconds=seconds))
-        rollout = self.recipe.rollout
+        self._prune()
+
+    def _prune(self) -> None:
+        """Removes the policies that neither open work nor the recipe names."""
+        rollout, train = self.recipe.rollout, self.recipe.train
         earlier = rollout.earlier_steps if rollout.earlier_plays else 0
-        self.policies.prune(self._plan().needed_versions(self.progress.last, self.recipe.train.keep_policies, earlier))
+        needed = self._plan().needed_versions(self.progress.last, train.keep_policies, earlier, train.keep_every)
+        self.policies.prune(needed)
 
     def _train(self, batch: BatchReady, records: dict[str, Record]) -> StepOutcome:
         trajectories, table = read_trajectories(batch.samples, records)

@@ -40,11 +40,13 @@ class TrainPlan:
             return last + 1
         return next((number for number in self.drains if number > last), None)
 
-    def needed_versions(self, last: int, keep: int, earlier: int = 0) -> set[int]:
+    def needed_versions(self, last: int, keep: int, earlier: int = 0, every: int = 0) -> set[int]:
         """Versions that open work may still name when number `last` is trained, besides 0 and the newest `keep`.
 
-        `earlier`: how far a frozen earlier policy plays behind the playing one.
+        `earlier`: how far a frozen earlier policy plays behind the playing one. `every`: of so many generations one version is
+        kept for good; 0: of none.
         """
         newest = last + 1
         oldest = newest - max(keep - 1, self.schedule.interval + self.schedule.lag + max(self.schedule.lead, earlier))
-        return {0, *range(max(0, oldest), newest + 1)}
+        lasting = range(0, newest + 1, every * self.schedule.interval) if every else ()
+        return {0, *lasting, *range(max(0, oldest), newest + 1)}

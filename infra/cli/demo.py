@@ -26,11 +26,12 @@ def demo(
     """Run the complete self-play loop here, in under ten minutes, and show what it learned."""
     from infra.cli import launch, preflight
     from infra.cli.evaluate import compare_policies
+    from infra.cli.rundir import held
 
     chosen = options.read_recipe(recipe, overrides)
     run_dir = new_folder(folder, chosen.name).resolve()
     say = options.out.print
-    with stoppable(), unless_empty(run_dir):
+    with stoppable(), unless_empty(run_dir), held(run_dir):
         preflight.check_run(chosen, run_dir, say)
         with launch.services("", "", run_dir, say, own=True) as where:
             run = launch.prepare(chosen, where, run_dir)

@@ -1,90 +1,115 @@
-"""A run from its recipe to its end: services, topics, migrations, the first record, processes, supervision.
+"""A run from its first record to its end: topics, migrations, the record, processes, supervision; and how it is taken up again.
 
-Called by `spade run` and `spade demo`, in the main thread. What it starts it ends, also on Ctrl-C and on an error.
+Called by `spade run` and `spade demo`, in the main thread. What it starts it ends, also on Ctrl-C and on an error; after a kill
+-9 the kernel ends it. A run that stopped goes on by `recall` and `supervise`: the log, the newest checkpoint and the positions of
+the groups say where.
 """
 
 from __future__ import annotations
 
-import contextlib
+import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
 
 from infra.cli.interrupts import cleanup
-from infra.cli.options import broker_settings, standing
 from infra.cli.progress import Progress
+from infra.cli.rundir import Notes, mark_finished, write_notes
+from infra.cli.services import Say, Services, same_services, services
 from infra.cli.stages import StreamStage, child_environment
-from infra.runs import Run, new_run_id, start_run
+from infra.corpus import corpus_digest
+from infra.local.guard import Guard
+from infra.restarts import Restarts
+from infra.runs import Run, await_run, code_digest, find_folder, new_run_id, parse_recipe, read_runs, start_run, tokenizer_digest
 from infra.supervisor import ProcessSpec, Supervisor
-from schemas.errors import StageTimeoutError
+from schemas.errors import SettingsError, StageTimeoutError
 from schemas.run import RunFinished
-from schemas.settings import BrokerSettings, ProcessContext, Recipe
+from schemas.settings import ProcessContext, Recipe
 
+__all__ = ["Say", "Services", "prepare", "recall", "same_services", "services", "supervise"]
 DRAIN_LIMIT_S = 180.0  # from the run's last record until every process, the memory sink too, has ended
-Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Services:
-    """Where broker and store are reached."""
+def prepare(
+    recipe: Recipe, where: Services, run_dir: Path, run_id: str = "", *, forked_from: str = "", forked_at: int = -1
+) -> Run:
+    """Makes topics and tables where they are missing, and writes the run's first record, under a fresh id unless one is given.
 
-    broker: BrokerSettings
-    store_dsn: str
-
-
-@contextlib.contextmanager
-def services(broker: str, store: str, run_dir: Path, say: Say, *, own: bool = False) -> Iterator[Services]:
-    """Those that are named, else those of `spade up`, else (or where `own`) local ones in the run's folder, ended on exit."""
-    named = None if own else broker_settings(broker)
-    dsn = "" if own else store or standing().get("store", "")
-    with contextlib.ExitStack() as stack:
-        if named is None:
-            named = BrokerSettings(address=stack.enter_context(_own_broker(run_dir / "broker", say)))
-        else:
-            from infra.kafka import check_broker
-
-            check_broker(named)
-        if not dsn:
-            dsn = stack.enter_context(_own_store(run_dir / "store", say))
-        yield Services(broker=named, store_dsn=dsn)
+    Raises SettingsError where the log holds a run of that id.
+    """
+    make_tables(recipe, where)
+    if run_id and run_id in read_runs(where.broker)[0]:
+        raise SettingsError(
+            f"{where.broker.address} holds a run {run_id} already",
+            "Name another --id, or go on with it by --resume and its folder",
+        )
+    run_id = run_id or new_run_id(recipe.name)
+    notes = Notes(run_id=run_id, recipe_json=recipe.model_dump_json(), forked_from=forked_from, forked_at=forked_at)
+    notes = noted_again(notes, where)
+    write_notes(run_dir, notes)
+    return _begin(notes, recipe, where, run_dir)
 
 
-@contextlib.contextmanager
-def _own_broker(folder: Path, say: Say) -> Iterator[str]:
-    from infra.local.broker import LocalBroker
+def recall(notes: Notes, where: Services, run_dir: Path, say: Say) -> Run:
+    """The run of a folder, by its first record; what a kill kept from being written before it is written now.
 
-    say("starting the broker (Apache Kafka, one KRaft node) ...")
-    service = LocalBroker.start(folder)
-    try:
-        yield service.address
-    finally:
-        with cleanup():
-            service.stop()
+    Raises SettingsError where folder, corpus or tokenizer are no longer those that the run began with.
+    """
+    recipe = parse_recipe(notes.recipe_json, notes.run_id)
+    make_tables(recipe, where)
+    if notes.run_id not in read_runs(where.broker)[0]:
+        return _begin(notes, recipe, where, run_dir)
+    run = await_run(context_of(where, run_dir, notes.run_id))
+    began, place = run.started, policy_place(run_dir)
+    fix = "Put back what was there, or begin a new run from a policy of this one with --fork"
+    if began.policy_place != place:
+        raise SettingsError(
+            f"run {run.run_id} began in {Path(began.policy_place).parent}, not in {run_dir}", "Move the folder back"
+        )
+    if tokenizer_digest(find_folder(run.recipe.model.path)) != began.tokenizer_digest:
+        raise SettingsError(f"the tokenizer in model.path ({run.recipe.model.path}) is not the one that the run began with", fix)
+    if began.corpus_digest and corpus_digest(find_folder(run.recipe.corpus.path)) != began.corpus_digest:
+        raise SettingsError(f"the corpus in {run.recipe.corpus.path} is not the one that the run began with", fix)
+    if code_digest() != began.code_digest:
+        say("note: this is not the code that the run began with; what follows may differ from what that code would have done")
+    return run
 
 
-@contextlib.contextmanager
-def _own_store(folder: Path, say: Say) -> Iterator[str]:
-    from infra.local.store import LocalStore
-
-    say("starting the store (ClickHouse's embedded engine) ...")
-    service = LocalStore.start(folder)
-    try:
-        yield service.dsn
-    finally:
-        with cleanup():
-            service.stop()
+def noted_again(notes: Notes, where: Services) -> Notes:
+    """The notes with the services as they are now, and this process as the supervisor."""
+    return msgspec.structs.replace(
+        notes,
+        own=tuple(name for name, _ in where.own),
+        broker=str(Path(where.named_broker).resolve()) if where.named_broker.endswith(".toml") else where.named_broker,
+        store="" if where.named_store and urlsplit(where.named_store).password else where.named_store,
+        pid=os.getpid(),
+    )
 
 
-def prepare(recipe: Recipe, where: Services, run_dir: Path, run_id: str = "") -> Run:
-    """Makes topics and tables where they are missing, and writes the run's first record, under a fresh id unless one is given."""
+def make_tables(recipe: Recipe, where: Services) -> None:
+    """Makes topics and tables where they are missing."""
     from infra.migrate import migrate
     from infra.topics import create_topics
 
     create_topics(where.broker, partitions=recipe.partitions)
     migrate(where.store_dsn)
-    run_id = run_id or new_run_id(recipe.name)
-    return start_run(recipe, context_of(where, run_dir, run_id), str((run_dir / "policies").resolve()))
+
+
+def policy_place(run_dir: Path) -> str:
+    """Where a run's policies are published."""
+    return str((run_dir / "policies").resolve())
+
+
+def _begin(notes: Notes, recipe: Recipe, where: Services, run_dir: Path) -> Run:
+    return start_run(
+        recipe,
+        context_of(where, run_dir, notes.run_id),
+        policy_place(run_dir),
+        forked_from=notes.forked_from,
+        forked_at=notes.forked_at,
+    )
 
 
 def context_of(where: Services, run_dir: Path, run_id: str) -> ProcessContext:
@@ -109,14 +134,18 @@ def process_specs(recipe: Recipe) -> list[ProcessSpec]:
 
 
 def supervise(run: Run, where: Services, run_dir: Path, say: Say, *, stall_limit_s: float = 1800.0) -> RunFinished:
-    """Starts the run's processes and follows it to its end; its last record.
+    """Starts the run's processes and follows it to its end; its last record. A run that has finished already is drained only.
 
-    Raises SupervisorError where a process fails too often, StageTimeoutError where the run stands still for `stall_limit_s`.
+    Raises SupervisorError where a process or service fails too often, StageTimeoutError where the run stands still for
+    `stall_limit_s`.
     """
     context = context_of(where, run_dir, run.run_id)
-    supervisor = Supervisor(run_dir / "logs", child_environment(context), run.recipe.processes.restarts, notify=say)
+    limit = run.recipe.processes.restarts
+    guards = [Guard(name, service, Restarts(limit), notify=say) for name, service in where.own]
+    supervisor = Supervisor(run_dir / "logs", child_environment(context), limit, notify=say, guards=guards)
     try:
         with Progress(where.broker, run.run_id, say) as progress:
+            progress.pass_over()
             specs = process_specs(run.recipe)
             supervisor.start(specs)
             say(f"run {run.run_id}: {len(specs)} processes started, their logs are in {supervisor.log_dir}")
@@ -129,6 +158,7 @@ def supervise(run: Run, where: Services, run_dir: Path, say: Say, *, stall_limit
                         f"Look at the logs in {supervisor.log_dir}",
                     )
             _drain(supervisor, say)
+            mark_finished(run_dir)
             return progress.finished
     finally:
         with cleanup():

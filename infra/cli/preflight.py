@@ -17,6 +17,7 @@ from schemas.settings import Recipe
 
 LEAST_FREE_BYTES = 512 * 1024 * 1024
 POLICY_COPIES = 12  # policies, checkpoints and their temporary copies that stand at once, at most
+LASTING_WEIGHTS = 5  # a policy, and a checkpoint's weights, float32 copy and two moments
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json")
 
 
@@ -24,7 +25,7 @@ def check_run(recipe: Recipe, run_dir: Path, say: Callable[[str], None]) -> None
     """Every check that needs neither broker nor store; `say` is told what was found."""
     model = check_model(recipe)
     documents = check_corpus(recipe)
-    check_disk(run_dir, model)
+    check_disk(run_dir, model, kept_versions(recipe))
     level = check_sandbox(recipe)
     say(f"recipe {recipe.name} ({recipe.algorithm}), model {recipe.model.path}, {documents} documents, sandbox level: {level}")
 
@@ -74,8 +75,17 @@ def check_sandbox(recipe: Recipe) -> str:
     return found.level
 
 
-def check_disk(run_dir: Path, model: Path) -> None:
-    """Raises DiskFullError where the run's folder has too little space, SettingsError where it can't be written."""
+def kept_versions(recipe: Recipe) -> int:
+    """How many policies, each with its checkpoint, the run keeps for good."""
+    generations = recipe.schedule.steps // recipe.schedule.interval
+    return generations // recipe.train.keep_every if recipe.train.keep_every else 0
+
+
+def check_disk(run_dir: Path, model: Path, kept: int = 0) -> None:
+    """Raises DiskFullError where the run's folder has too little space, SettingsError where it can't be written.
+
+    `kept`: policies with their checkpoints that are never removed.
+    """
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(run_dir).free
@@ -84,7 +94,7 @@ def check_disk(run_dir: Path, model: Path) -> None:
             f"the run's folder {run_dir} can't be made ({problem.strerror})", "Name another with --dir"
         ) from problem
     weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
-    needed = LEAST_FREE_BYTES + POLICY_COPIES * 3 * weights
+    needed = LEAST_FREE_BYTES + (POLICY_COPIES * 3 + kept * LASTING_WEIGHTS) * weights
     if free < needed:
         raise DiskFullError(
             f"{run_dir} has {free // 2**20} MiB free, the run needs {needed // 2**20}",

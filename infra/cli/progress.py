@@ -39,6 +39,7 @@ class Progress:
     say: Callable[[str], None]
     finished: RunFinished | None = None
     last_version: int = -1
+    trained: int = 0
     last_event: str = "the run's start"
     last_at: float = field(default_factory=time.monotonic)
     started_at: float = field(default_factory=time.monotonic)
@@ -51,6 +52,14 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         if self._reader is not None:
             self._reader.close()
+
+    def pass_over(self) -> None:
+        """Takes what stands in the log already, in one line: what a run that goes on did before."""
+        assert self._reader is not None
+        lines = [line for _, _, _, record in self._reader.catch_up() if (line := self._take(record))]
+        if lines:
+            done = f"{self.trained} of its steps are trained, policy {self.last_version} is the newest"
+            self.say(f"run {self.run_id} goes on: {done}; the last event was: {lines[-1]}")
 
     def poll(self, timeout_s: float = 0.2) -> None:
         """Reads what is new and says it."""
@@ -85,6 +94,7 @@ class Progress:
                     f"{record.agent_samples} plays and {record.designer_samples} designs trained"
                 )
             case SlotsClosed() | GenerationClosed() | StepFinished():
+                self.trained += isinstance(record, StepFinished)
                 return describe(record)
             case _:
                 return ""

@@ -103,6 +103,11 @@ class LocalBroker:
         """What Kafka printed."""
         return self.data_dir / "broker.log"
 
+    @property
+    def exit_code(self) -> int | None:
+        """How the process ended, once `alive` has seen it; None while it runs."""
+        return self._process.exit_code
+
     def alive(self) -> bool:
         """Whether the process still runs."""
         return self._process.alive()

@@ -2,23 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
+from pathlib import Path
 
 from schemas.errors import PortInUseError
 
 LOOPBACK = "127.0.0.1"
+LOWEST = 15_000
+TRIES = 200
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different loopback ports that were free at the time of the call (another process may take one after it)."""
-    held = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
+    """`count` different loopback ports that were free at the time of the call (another process may take one after it).
+
+    Where there is room they lie below the ports that the kernel gives to outgoing connections: while a service is down its own
+    clients, which try to reach it all the time, could otherwise be given its port, and it could not come back.
+    """
+    held: list[socket.socket] = []
+    below = _lowest_outgoing()
     try:
-        for sock in held:
-            sock.bind((LOOPBACK, 0))
+        held.extend(_bound(below) for _ in range(count))
         return [int(sock.getsockname()[1]) for sock in held]
     finally:
         for sock in held:
             sock.close()
+
+
+def _bound(below: int) -> socket.socket:
+    """A socket bound to a free port in LOWEST .. `below`, or to any where none is found there."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    for _ in range(TRIES if below > LOWEST else 0):
+        with contextlib.suppress(OSError):
+            sock.bind((LOOPBACK, random.randrange(LOWEST, below)))
+            return sock
+    sock.bind((LOOPBACK, 0))
+    return sock
+
+
+def _lowest_outgoing() -> int:
+    """The lowest port of outgoing connections; 0 where the system does not tell."""
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def require_free(port: int, owner: str) -> None:

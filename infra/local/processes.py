@@ -59,6 +59,11 @@ class OwnedProcess:
             return self.child.poll() is None
         return bool(self.born) and born_at(self.pid) == self.born
 
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended, once `alive` has seen it: below 0 by that signal. None while it runs, or where it is no child of ours."""
+        return None if self.child is None else self.child.returncode
+
     def wait(self, deadline_s: float) -> bool:
         """Waits up to `deadline_s` seconds for its end; True when it has ended."""
         end = time.monotonic() + deadline_s
@@ -100,6 +105,18 @@ def born_at(pid: int) -> str:
         return "" if fields[0] in ("Z", "X") else fields[19]
     answer = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False, timeout=10)
     return answer.stdout.strip()
+
+
+def describe_end(code: int | None) -> str:
+    """How a process ended, in words."""
+    if code is None:
+        return "ended"
+    if code >= 0:
+        return f"exited with {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
 
 
 def last_lines(log: Path, start: int = 0, count: int = 12) -> str:

@@ -80,6 +80,11 @@ class LocalStore:
         """What the server printed."""
         return self.data_dir / "store.log"
 
+    @property
+    def exit_code(self) -> int | None:
+        """How the process ended, once `alive` has seen it; None while it runs."""
+        return self._process.exit_code
+
     def alive(self) -> bool:
         """Whether the process still runs."""
         return self._process.alive()
