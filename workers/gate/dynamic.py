@@ -125,6 +125,7 @@ def check_replay(judged: Judged) -> Numbers:
         again = judged.table.play(play.seed, scripted(play.actions), hash_seed=OTHER_HASH_SEED, rule=GateRule.REPLAY)
         if again.transcript() != play.transcript():
             raise Refused(GateRule.REPLAY, f"seed {play.seed} in a second jail: {_difference(play, again)}")
+    judged.table.repeats = True
     return {"plays": len(recorded)}
 
 
@@ -185,30 +186,28 @@ def check_truncated_witness(judged: Judged) -> Numbers:
 
 
 def check_random(judged: Judged) -> Numbers:
-    """Actions drawn from other seeds' witnesses earn little; salted, so that they share no numbers with the environment."""
+    """Actions drawn from other seeds' witnesses earn little; salted, so that they share no numbers with the environment.
+
+    Where each witness is one action, the first draw is that of the rule before, which draws alike: plays of one turn are known.
+    """
+    single = all(len(actions) == 1 for actions in judged.witness.values())
 
     def policy(index: int, seed: int) -> Policy:
         others = [action for other, actions in judged.witness.items() if other != seed for action in actions]
         draws = random.Random(derive(judged.source, "random", index, 63))
-        return lambda _first, _observation, _turn: draws.choice(others)
+        drawn = _other_script(judged, index) if single and index < SEEDS else []
+        return lambda _first, _observation, turn: drawn[turn] if turn < len(drawn) else draws.choice(others)
 
     return check_mean(judged, GateRule.RANDOM, policy)
 
 
 def check_survives(judged: Judged) -> Numbers:
     """Odd actions raise nothing and win nothing."""
-    pending = list(ODD_ACTIONS)
-    plays = 0
-    while pending:
-        seed = judged.seeds[plays % len(judged.seeds)]
-        play = judged.table.play(seed, scripted(pending), rule=GateRule.SURVIVES)
-        plays += 1
-        if not play.actions:
-            raise Refused(GateRule.ENDS, "an episode without room for one action")
+    plays = judged.table.play_each(ODD_ACTIONS, judged.seeds, GateRule.SURVIVES)
+    for play in plays:
         if judged.won(play):
-            raise Refused(GateRule.SURVIVES, f"seed {seed}: wins by {play.actions[-1][:40]!r}")
-        pending = pending[len(play.actions) :]
-    return {"actions": len(ODD_ACTIONS), "plays": plays}
+            raise Refused(GateRule.SURVIVES, f"seed {play.seed}: wins by {play.actions[-1][:40]!r}")
+    return {"actions": len(ODD_ACTIONS), "plays": len(plays)}
 
 
 def check_mean(
@@ -243,10 +242,14 @@ def check_mean(
 
 
 def _other_witness(judged: Judged, index: int) -> Policy:
-    """The script of another seed than that of this index."""
+    return scripted(_other_script(judged, index))
+
+
+def _other_script(judged: Judged, index: int) -> list[str]:
+    """The witness's actions of another seed than that of this index."""
     scripts = list(judged.witness.values())
     shift = 1 + derive(judged.source, "other", index, 8) % (len(scripts) - 1)
-    return scripted(scripts[(index + shift) % len(scripts)])
+    return scripts[(index + shift) % len(scripts)]
 
 
 def _difference(recorded: Play, again: Play) -> str:

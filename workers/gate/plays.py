@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from workers.gate.rules import GateInterrupted, GateRule, Refused
-from workers.sandbox.base import EndReason, ErrorKind, Sandbox, Session, SessionEnd, StepResult, is_infrastructure
+from workers.sandbox.base import EndReason, ErrorKind, Limits, Sandbox, Session, SessionEnd, StepResult, is_infrastructure
 
 MAX_STEPS: Final = 64
+LIMITS: Final = Limits()
+ON_ONE_OBJECT: Final = 16  # episodes
 # (first observation, observation so far, turn) -> action, or None to stop
 Policy = Callable[[str, str, int], str | None]
 
@@ -50,13 +52,21 @@ class Play:
 
 @dataclass
 class Table:
-    """Where plays happen: the play text, its jails, the lowest reward and the number of plays so far."""
+    """Where plays happen: the play text, its jails, the lowest reward and the number of episodes played so far.
+
+    What was played once in the first jail is not played again: the same actions on the same seed give the recorded results, from
+    the moment when the replay rule has shown that they do (`repeats`). A policy that leaves the record plays for real, from the
+    start, in a session of its own. Replay itself never reads the record.
+    """
 
     sandbox: Sandbox
     source: str
     max_turns: int
     reward_min: float = 0.0
     plays: int = 0
+    repeats: bool = False
+    record: dict[tuple[int, tuple[str, ...]], StepResult] = field(default_factory=dict)
+    firsts: dict[int, str] = field(default_factory=dict)
 
     @property
     def cap(self) -> int:
@@ -68,6 +78,10 @@ class Table:
     ) -> Play:
         """Plays one episode; `rule` is what a data end of the session counts against (default: by its kind). `beyond_end`: an
         action to play once more after the end."""
+        if self.repeats and not hash_seed and beyond_end is None and rule is not GateRule.REPLAY:
+            known, policy = self._recall(seed, policy)
+            if known is not None:
+                return known
         self.plays += 1
         try:
             with self.sandbox.open(self.source, max_turns=self.max_turns, hash_seed=hash_seed) as session:
@@ -80,7 +94,63 @@ class Table:
                     self._step_beyond(session, beyond_end, seed)
         except SessionEnd as end:
             raise refusal(end, f"seed {seed}", rule) from end
+        if not hash_seed:
+            self._keep(play)
         return play
+
+    def play_each(self, actions: Sequence[str], seeds: Sequence[int], rule: GateRule) -> list[Play]:
+        """Plays every action once, as many in one episode as it takes; up to ON_ONE_OBJECT episodes on one object that is reset
+        in between. For rules that look for what pays or breaks by accident, after the reset rule: a design that tells a reset
+        object from a new one gains nothing here that a word known to nobody else would not give it. One episode of each object,
+        drawn by hash, is played on a new object too and must be the same."""
+        pending = list(actions)
+        played: list[Play] = []
+        while pending:
+            begun = len(played)
+            with self.sandbox.open(self.source, max_turns=self.max_turns) as session:
+                room = LIMITS.steps
+                while pending and len(played) < begun + ON_ONE_OBJECT and room >= self.cap:
+                    played.append(self._next_episode(session, seeds[len(played) % len(seeds)], pending, rule))
+                    pending = pending[len(played[-1].actions) :]
+                    room -= len(played[-1].actions)
+            drawn = played[begun + derive(self.source, f"{rule} on a new object", begun) % (len(played) - begun)]
+            if self.play(drawn.seed, scripted(drawn.actions), rule=rule).transcript() != drawn.transcript():
+                raise Refused(GateRule.RESET, f"seed {drawn.seed}: {drawn.actions[-1][:40]!r} is another thing to a new object")
+        return played
+
+    def _next_episode(self, session: Session, seed: int, actions: Sequence[str], rule: GateRule) -> Play:
+        self.plays += 1
+        try:
+            first = session.reset(seed)
+            done, steps = self._episode(session, first, scripted(actions))
+        except SessionEnd as end:
+            raise refusal(end, f"seed {seed}", rule) from end
+        if not done:
+            raise Refused(GateRule.ENDS, "an episode without room for one action")
+        return Play(seed, tuple(done), first, tuple(steps))
+
+    def _keep(self, play: Play) -> None:
+        self.firsts[play.seed] = play.first
+        for turn, step in enumerate(play.steps, start=1):
+            self.record[play.seed, play.actions[:turn]] = step
+
+    def _recall(self, seed: int, policy: Policy) -> tuple[Play | None, Policy]:
+        """The play as far as it is on record: all of it, or None and the policy that goes on where the record ends."""
+        first = self.firsts.get(seed)
+        if first is None:
+            return None, policy
+        actions: list[str] = []
+        steps: list[StepResult] = []
+        while len(steps) < self.cap and not (steps and (steps[-1].terminated or steps[-1].truncated)):
+            action = policy(first, steps[-1].observation if steps else first, len(steps))
+            if action is None:
+                break
+            actions.append(action)
+            step = self.record.get((seed, tuple(actions)))
+            if step is None:
+                return None, _resumed(actions, policy)
+            steps.append(step)
+        return Play(seed, tuple(actions), first, tuple(steps)), policy
 
     def repeat(self, recorded: Sequence[Play], rule: GateRule) -> list[Play]:
         """Plays recorded actions again, all on one object that is reset in between, and once before without a step."""
@@ -143,6 +213,11 @@ def refusal(end: SessionEnd, where: str, rule: GateRule | None = None) -> Refuse
     if rule is not None:
         return Refused(rule, f"{where}: {end}")
     return Refused(GateRule.RUNS if end.reason is EndReason.ENV_ERROR else GateRule.JAIL, f"{where}: {end.evidence}")
+
+
+def _resumed(actions: Sequence[str], policy: Policy) -> Policy:
+    """A policy whose first actions are decided already."""
+    return lambda first, observation, turn: actions[turn] if turn < len(actions) else policy(first, observation, turn)
 
 
 def scripted(actions: Sequence[str]) -> Policy:

@@ -1,7 +1,8 @@
 """The gate's rules against pay without work: copies, hints that tell, fixed answers. In: Judged. Out: Refused, or numbers.
 
 Each function is one rule. A shortcut is first tried on one or two seeds; only one that pays there is played on enough seeds to
-tell it from luck, so that an honest design pays for little. Every try is a session of its own, as plays are.
+tell it from luck, so that an honest design pays for little. Single tries share an object that is reset in between, as the reset
+rule has shown that it may be (Table.play_each); what pays there is played in sessions of its own, as plays are.
 """
 
 from __future__ import annotations
@@ -146,16 +147,8 @@ def _confirm(judged: Judged, name: str, found: Sequence[tuple[Play, list[str]]])
 
 def _paid(judged: Judged, candidates: Sequence[str], seeds: Sequence[int]) -> list[str]:
     """The actions among these that end an episode with much pay, each tried once; several share an episode where it goes on."""
-    pending, paid, plays = list(candidates), [], 0
-    while pending:
-        play = judged.table.play(seeds[plays % len(seeds)], scripted(pending), rule=GateRule.SURVIVES)
-        plays += 1
-        if not play.actions:
-            raise Refused(GateRule.ENDS, "an episode without room for one action")
-        if play.value > BOUND * judged.mean:
-            paid.append(play.actions[-1])
-        pending = pending[len(play.actions) :]
-    return paid
+    plays = judged.table.play_each(candidates, seeds, GateRule.SURVIVES)
+    return [play.actions[-1] for play in plays if play.value > BOUND * judged.mean]
 
 
 def _always(action: str, _index: int, _seed: int) -> Policy:
