@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,13 +13,15 @@ import pytest
 
 from infra.clickhouse import ClickHouseStore, connect
 from infra.kafka import make_consumer
+from infra.lineage import read_lineage
 from infra.local.broker import LocalBroker
 from infra.local.store import LocalStore
 from infra.policystore import PolicyStore
 from infra.report import queries
 from schemas.codec import decode
 from schemas.common import Record, unpack_floats, unpack_ints
-from schemas.design import EnvProposed, EnvRejected, EnvValidated, SlotsClosed
+from schemas.design import DesignRequested, EnvProposed, EnvRejected, EnvValidated, SlotsClosed
+from schemas.errors import SettingsError
 from schemas.rollout import RolloutFinished
 from schemas.run import RunFinished
 from schemas.score import EnvScored, GenerationClosed
@@ -40,6 +43,7 @@ class Finished:
     run_id: str
     folder: Path
     output: str
+    dsn: str
 
     def of(self, topic: Topic, kind: type[Record]) -> list[Record]:
         found = self.records[topic]
@@ -84,7 +88,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
     try:
         records = read_everything(broker.address)
         client = connect(store.dsn)
-        yield Finished(records, client, records[Topic.RUN_STARTED][0].run_id, folder, answer.stdout)
+        yield Finished(records, client, records[Topic.RUN_STARTED][0].run_id, folder, answer.stdout, store.dsn)
         client.close()
     finally:
         store.stop()
@@ -235,6 +239,55 @@ def test_report_reads_the_run_from_the_store(finished: Finished) -> None:
     assert facts.examples
     assert facts.episode is not None
     assert facts.episode.turns
+
+
+def test_why_tells_the_whole_story_of_each_environment(finished: Finished) -> None:
+    plays: dict[str, set[str]] = {}
+    for play in finished.of(Topic.ROLLOUT_FINISHED, RolloutFinished):
+        assert isinstance(play, RolloutFinished)
+        plays.setdefault(play.env_id, set()).add(play.play_id)
+    units = [record for record in finished.records[Topic.DESIGN_REQUESTED] if isinstance(record, DesignRequested)]
+    slots = {slot.env_id: slot for unit in units for slot in unit.slots}
+    batches = [record for record in finished.records[Topic.BATCH_READY] if isinstance(record, BatchReady)]
+    stories = {env_id: read_lineage(finished.store, env_id) for env_id in slots}
+    for env_id, story in stories.items():
+        assert story.prompt["document_text"] == slots[env_id].document.text
+        assert [parent["env_id"] for parent in story.parents] == [line.env_id for line in slots[env_id].memory]
+        assert {row["play_id"] for row in story.plays} == plays.get(env_id, set())
+        named = plays.get(env_id, set()) | {env_id}
+        trained = {batch.step for batch in batches if named & {sample.sample_id for sample in batch.samples}}
+        assert {row["step"] for row in story.trained} == trained
+        children = {child for child, slot in slots.items() if env_id in {line.env_id for line in slot.memory}}
+        assert {row["env_id"] for row in story.children} == children
+    member = next(story for story in stories.values() if story.place == "member")
+    assert member.reward is not None
+    assert {rule["rule"] for rule in member.proof} >= {"witness", "replay"}
+    assert any(story.parents for story in stories.values())
+    refused = next(story for story in stories.values() if story.place.startswith("refused"))
+    assert refused.verdict is not None
+    assert refused.verdict["rule"]
+
+
+def test_why_takes_the_beginning_of_an_id_and_names_what_it_can_not_find(finished: Finished) -> None:
+    env_ids = [row["env_id"] for row in finished.store.query("SELECT env_id FROM prompts FINAL")]
+    assert read_lineage(finished.store, env_ids[0][:13]).env_id == env_ids[0]
+    with pytest.raises(SettingsError, match="knows no environment 'nothing'"):
+        read_lineage(finished.store, "nothing")
+    with pytest.raises(SettingsError, match="run other"):
+        read_lineage(finished.store, env_ids[0], "other")
+    shared = next(one[0] for one in env_ids if sum(other[0] == one[0] for other in env_ids) > 1)
+    with pytest.raises(SettingsError, match="is the beginning of"):
+        read_lineage(finished.store, shared)
+
+
+def test_the_story_is_printed_and_given_as_json(finished: Finished) -> None:
+    env_id = finished.store.query("SELECT env_id FROM verdicts FINAL WHERE valid LIMIT 1")[0]["env_id"]
+    command = [sys.executable, "-P", "-m", "infra.cli", "why", env_id, "--store", finished.dsn]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert all(word in told for word in (env_id, "Document", "Verdict", "Plays", "What came of it"))
+    found = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120, check=True).stdout)
+    assert found["env_id"] == env_id
+    assert found["proof"]
 
 
 def test_nothing_of_the_run_is_left(finished: Finished) -> None:
