@@ -13,8 +13,18 @@ from infra.cli import options
 MARKS = {"ok": "[green]ok[/green]", "note": "[yellow]note[/yellow]", "fails": "[red]fails[/red]"}
 
 
-def doctor(broker: options.Broker = "", store: options.Store = "") -> None:
+def doctor(
+    broker: options.Broker = "",
+    store: options.Store = "",
+    attack: Annotated[
+        bool, typer.Option("--attack", help="Instead, run hostile programs in jails of this machine and show what stopped each.")
+    ] = False,
+) -> None:
     """Tell what this machine reaches: packages, sandbox level, broker, store, accelerator; and how to fix what fails."""
+    if attack:
+        from infra.cli.attack import attack_jails
+
+        raise typer.Exit(0 if attack_jails() else 1)
     from infra.cli.diagnosis import diagnose
 
     table = Table("", "what", "found", "how to fix it", show_lines=False)

@@ -1,7 +1,7 @@
 """Runs attacks in a real jail and looks at what they left.
 
 In: a sandbox, attacks, canaries. Out: outcomes as text (base.Attack), and traces. Who calls: `spade doctor --attack`, the tests.
-Blocks for each attack's limits at most. `drill` may raise SandboxError where no jail can be had.
+Each attack blocks for its limits at most.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,30 +127,37 @@ def _bystander_is(session: Session | None) -> str:
         return ", bystander lost"
 
 
-def try_attack(sandbox: Sandbox, attack: Attack, canaries: Canaries) -> Tried:
-    """One attack in the product's own configuration."""
-    began = time.monotonic()
-    outcome = carry_out(sandbox, attack, canaries)
-    trouble = [f"reached {name}" for name in canaries.touched()]
-    if canaries.word in outcome:
-        trouble.append("read a canary")
-    if ", bystander" in outcome:
-        trouble.append("harmed another session")
-    if time.monotonic() - began > DEADLINE_S:
-        trouble.append(f"took {time.monotonic() - began:.0f} s")
-    return Tried(attack, outcome, attack.held(outcome) and not trouble, "; ".join(trouble))
+class Drill:
+    """A sandbox in the product's own configuration, at the strongest level, and canaries around it. Raises SandboxError where no
+    jail can be had."""
 
+    def __init__(self) -> None:
+        from workers.sandbox import open_sandbox
 
-def drill(attacks: Sequence[Attack]) -> Iterator[Tried | list[str]]:
-    """Every attack's result as it comes, in a sandbox of its own at the strongest level; last, what all of them left together."""
-    from workers.sandbox import open_sandbox
-
-    with Canaries() as canaries:
-        before = Traces.now()
-        sandbox = open_sandbox("zygote")
+        self.canaries = Canaries()
+        self._before = Traces.now()
         try:
-            for attack in attacks:
-                yield try_attack(sandbox, attack, canaries)
-        finally:
-            sandbox.close()
-        yield before.left()
+            self.sandbox = open_sandbox("zygote")
+        except BaseException:
+            self.canaries.close()
+            raise
+
+    def carry_out(self, attack: Attack) -> Tried:
+        """One attack and what came of it."""
+        began = time.monotonic()
+        outcome = carry_out(self.sandbox, attack, self.canaries)
+        trouble = [f"reached {name}" for name in self.canaries.touched()]
+        if self.canaries.word in outcome:
+            trouble.append("read a canary")
+        if ", bystander" in outcome:
+            trouble.append("harmed another session")
+        if time.monotonic() - began > DEADLINE_S:
+            trouble.append(f"took {time.monotonic() - began:.0f} s")
+        return Tried(attack, outcome, attack.held(outcome) and not trouble, "; ".join(trouble))
+
+    def close(self) -> list[str]:
+        """Ends the sandbox; what all attacks together have left on the host."""
+        self.sandbox.close()
+        left = self._before.left()
+        self.canaries.close()
+        return left

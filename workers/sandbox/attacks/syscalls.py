@@ -72,7 +72,7 @@ ATTACKS: Final = (
         for name, arguments, answer in _FOR_NOBODY_HERE
     ),
     Attack("become root", _REFUSED, program("result = attempt(lambda: os.setuid(0))"), "says EINVAL", "no such user is mapped"),
-    Attack("run before others", _REFUSED, program("result = attempt(lambda: os.nice(-5))"), "says E", "the kernel answers next"),
+    Attack("change the own priority", _REFUSED, program("result = attempt(lambda: os.nice(0))"), "says 5"),
     Attack(
         "choose a processor",
         _REFUSED,
