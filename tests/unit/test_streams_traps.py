@@ -1,4 +1,4 @@
-"""Our way round Faust's traps, without a broker: commit positions, held inputs, settings."""
+"""Our way round Faust's traps, without a broker: commit positions, held inputs, settings. The shell: test_streams_shell.py."""
 
 from __future__ import annotations
 
