@@ -73,7 +73,7 @@ def _designs(axis: Any, facts: RunFacts) -> None:
     rules = sorted({rule for row in facts.generations for rule in row.rejected})
     for number, rule in enumerate(rules):
         heights = [row.rejected.get(rule, 0) for row in facts.generations]
-        axis.bar(across, heights, bottom=bottom, label=f"refused: {rule}", color=_shade(number))
+        axis.bar(across, heights, bottom=bottom, label=f"refused: {_plain(rule)}", color=_shade(number))
         bottom = [low + high for low, high in zip(bottom, heights, strict=True)]
     axis.set_ylim(0, 1.4 * max(bottom, default=1.0))  # room for the legend above the bars
     _frame(axis, "Designs by the gate's verdict", "generation", columns=3)
@@ -110,3 +110,8 @@ def _staleness(axis: Any, facts: RunFacts) -> None:
     axis.axhline(ESS_FLOOR, color=BAD, lw=0.8, ls="--", label="alarm")
     axis.set_ylim(0, 1.05)
     _frame(axis, "Effective sample size after the staleness correction", "step")
+
+
+def _plain(text: str) -> str:
+    """Text that is drawn as it is: nothing invisible, no formula."""
+    return escape_line(text, 60).replace("$", r"\$")

@@ -12,10 +12,11 @@ from typing import Final, TextIO
 
 import msgspec
 
-from infra.plaintext import escape, escape_line
+from infra.plaintext import escape_line
 from schemas.errors import SandboxError
 from workers.gate import judge
-from workers.gate.rules import GateInterrupted, Verdict
+from workers.gate.advice import ADVICE
+from workers.gate.rules import GateInterrupted, GateRule, Verdict
 from workers.sandbox import open_sandbox
 
 ADMITTED: Final = 0
@@ -33,7 +34,7 @@ def gate_file(
         source = path.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         told = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        return _could_not_run(f"{path}: {told}. Give a Python file of the environment contract")
+        return _could_not_run(f"{path}: {told}. Give a Python file of the environment contract (`spade gate --help` shows one)")
     try:
         sandbox = open_sandbox("zygote", required_level=required_level)
     except SandboxError as error:
@@ -59,7 +60,9 @@ def _as_text(path: Path, verdict: Verdict, level: str) -> str:
         f"  {'ok    ' if proof.passed else 'FAILED'} {proof.rule:18} {_numbers(proof.numbers)}".rstrip()
         for proof in verdict.proof
     ]
-    head = "admitted" if verdict.admitted else f"refused by rule {verdict.rule}: {escape(verdict.evidence)}"
+    head = "admitted" if verdict.admitted else f"refused by rule {verdict.rule}: {escape_line(verdict.evidence)}"
+    if not verdict.admitted:
+        lines.append(f"  what to do: {ADVICE[GateRule(verdict.rule)]}")
     foot = f"  sandbox level {level}, {verdict.cpu_s:.2f} s of CPU, {verdict.wall_s:.2f} s"
     return "\n".join([f"{escape_line(str(path))}: {head}", *lines, foot, ""])
 
@@ -68,7 +71,8 @@ def _as_json(verdict: Verdict, level: str) -> str:
     record = {
         "admitted": verdict.admitted,
         "rule": verdict.rule,
-        "evidence": escape(verdict.evidence),
+        "evidence": escape_line(verdict.evidence),
+        "advice": "" if verdict.admitted else ADVICE[GateRule(verdict.rule)],
         "proof": verdict.proof,
         "source_digest": verdict.source_digest,
         "play_digest": verdict.play_digest,
