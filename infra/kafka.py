@@ -14,6 +14,7 @@ from infra.kafka_clients import (
     unit_partition,
     unreachable,
 )
+from infra.kafka_groups import find_deserted, tell_deserted
 from infra.kafka_producer import RecordProducer, Sent, make_producer
 from infra.kafka_reader import ControlReader, LogEntry, RecordFetcher, fetch, read_log
 from infra.kafka_watch import BrokerWatch
@@ -29,11 +30,13 @@ __all__ = [
     "client_options",
     "count_partitions",
     "fetch",
+    "find_deserted",
     "make_admin",
     "make_consumer",
     "make_producer",
     "partition_of",
     "read_log",
+    "tell_deserted",
     "unit_partition",
     "unreachable",
 ]

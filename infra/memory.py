@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from infra.clickhouse import Store
+from infra.clickhouse import Store, StoreAwayError
 from infra.clock import Clock, SystemClock
 from schemas.design import MemoryLine
 from schemas.errors import StageTimeoutError
@@ -74,18 +74,22 @@ async def wait_for_generation(
 ) -> None:
     """Returns when the generation's closing row and every member's design, verdict, score and reward rows are stored.
 
-    At once for a negative generation. Raises StageTimeoutError after `deadline_s`.
+    At once for a negative generation. A store that is away is waited for too. Raises StageTimeoutError after `deadline_s`,
+    StoreError where the store refuses.
     """
     if generation < 0:
         return
     clock = clock or SystemClock()
     end = clock.monotonic() + deadline_s
     while True:
-        missing = int((await store.async_query(_INCOMPLETE, {"run": run_id, "generation": generation}))[0]["missing"])
+        try:
+            missing = int((await store.async_query(_INCOMPLETE, {"run": run_id, "generation": generation}))[0]["missing"])
+            what = "its closing row is missing" if missing < 0 else f"rows of {missing} of its members are missing"
+        except StoreAwayError as problem:
+            missing, what = -1, problem.cause
         if missing == 0:
             return
         if clock.monotonic() >= end:
-            what = "its closing row is missing" if missing < 0 else f"rows of {missing} of its members are missing"
             raise StageTimeoutError(
                 f"generation {generation} of run {run_id} was not in the store within {deadline_s:.0f} s: {what}",
                 "Look at the memory worker: `spade work memory` stores what the log holds",

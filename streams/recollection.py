@@ -6,10 +6,10 @@ Called by streams/shell.py for the design stage. Raises StoreError, and StageTim
 
 from __future__ import annotations
 
-import asyncio
+import time
 
-from infra.clickhouse import ClickHouseStore, connect
-from infra.memory import choose_lines, load_candidates, wait_for_generation
+from infra.clickhouse import ClickHouseStore, StoreAwayError, parse_dsn
+from infra.memory import Candidate, choose_lines, load_candidates, wait_for_generation
 from infra.runs import Run
 from schemas.design import MemoryLine
 from streams.schedule import Schedule
@@ -32,9 +32,8 @@ class Recollection:
         if not recipe.memory.enabled or newest is None:
             return [[] for _ in blocks]
         if self._store is None:
-            self._store = await asyncio.to_thread(connect, self._dsn)
-        await wait_for_generation(self._store, self._run.run_id, newest, recipe.memory.wait_s)
-        candidates = await load_candidates(self._store, self._run.run_id, newest, recipe.memory)
+            self._store = ClickHouseStore(parse_dsn(self._dsn))
+        candidates = await self._candidates(newest)
         return [
             choose_lines(
                 candidates,
@@ -44,6 +43,19 @@ class Recollection:
             )
             for block in blocks
         ]
+
+    async def _candidates(self, newest: int) -> list[Candidate]:
+        """What memory holds up to the generation; waits also for a store that is away, or goes away, up to memory.wait_s."""
+        assert self._store is not None
+        settings = self._run.recipe.memory
+        end = time.monotonic() + settings.wait_s
+        while True:
+            await wait_for_generation(self._store, self._run.run_id, newest, max(end - time.monotonic(), 0.0))
+            try:
+                return await load_candidates(self._store, self._run.run_id, newest, settings)
+            except StoreAwayError:
+                if time.monotonic() >= end:
+                    raise
 
     async def close(self) -> None:
         """Closes the connections."""

@@ -18,13 +18,13 @@ from types import FrameType
 
 import msgspec
 
-from infra.kafka import BrokerWatch, ControlReader, RecordProducer, fetch, make_producer
+from infra.kafka import BrokerWatch, ControlReader, RecordProducer, fetch, find_deserted, make_producer, tell_deserted
 from infra.policystore import PolicyStore
 from infra.runs import Run, await_run, find_folder
 from infra.telemetry import bind_run, count, get_logger, observe, set_gauge
 from schemas import ids
 from schemas.common import Record, Reference
-from schemas.errors import SettingsError, StageTimeoutError, TrainingError
+from schemas.errors import BrokerError, SettingsError, StageTimeoutError, TrainingError
 from schemas.run import RunFinished
 from schemas.settings import ProcessContext
 from schemas.topics import Topic
@@ -148,11 +148,18 @@ class Trainer:
             if time.monotonic() >= end:
                 raise StageTimeoutError(
                     f"no batch {number} of run {self.run_id} in {Topic.BATCH_READY.wire} within {limit:.0f} s "
-                    f"(the last one trained is {self.progress.last})",
+                    f"(the last one trained is {self.progress.last}): {self._who_is_missing()}",
                     "Check that the stream and worker processes run (`spade status`); train.batch_deadline_s is the limit",
                 )
             self.logbook.absorb(self.reader.poll(POLL_S), self.progress.last)
         return None
+
+    def _who_is_missing(self) -> str:
+        """Which pools nobody works in, for a message."""
+        try:
+            return tell_deserted(find_deserted(self.broker, self.run_id))
+        except BrokerError as problem:
+            return problem.cause
 
     def _step(self, batch: BatchReady, reference: Reference, waited_s: float) -> None:
         """Trains one batch, makes it durable, and tells it."""

@@ -36,6 +36,7 @@ from workers.lane import Lane
 from workers.stage import Outputs, Stage, Work
 from workers.stopping import stop_on_signals
 
+DEAD_LETTER_BYTES = 1024 * 1024  # what is told of bad bytes; an oversize record would not fit into its own letter
 BAD_RECORDS = 20  # dead letters after which the process stops
 BUSY_POLL_MS, IDLE_POLL_MS = 20, 200
 COMMIT_EVERY_S = 0.5
@@ -190,7 +191,7 @@ class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-py
             partition=place.partition,
             offset=message.offset,
             reason=reason,
-            data=message.value or b"",
+            data=(message.value or b"")[:DEAD_LETTER_BYTES],
         )
         producer.send_all([(Topic.DEAD_LETTER, letter)])
         count("spade_dead_letters_total", topic=place.topic)
