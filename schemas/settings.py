@@ -196,6 +196,8 @@ class SandboxSettings(Settings):
     level: Literal["any", "rootless", "full"] = "any"
     """The weakest level that the run accepts; it refuses to start below it."""
     mode: Literal["pool", "zygote", "fresh"] = "zygote"
+    packages: tuple[Literal["numpy", "gymnasium"], ...] = ()
+    """What environments may import beside the standard library's part; it lies in the jails' root then."""
 
 
 class ProcessSettings(Settings):

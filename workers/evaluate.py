@@ -96,7 +96,8 @@ def evaluate(
         folder = policy
         sampler.load_unpublished(folder, -1, "")
     dialect = load_dialect(recipe.model.dialect, folder)
-    jails = sandbox or open_sandbox(recipe.sandbox.mode, required_level=recipe.sandbox.level)
+    box = recipe.sandbox
+    jails = sandbox or open_sandbox(box.mode, required_level=box.level, packages=box.packages)
     try:
         episodes = play_items(
             sampler,

@@ -42,7 +42,9 @@ def run(context: ProcessContext) -> None:
     recipe = started.recipe
     dialect = load_dialect(started.dialect, find_folder(recipe.model.path))
     stage = Stage("rollout", (Topic.ROLLOUT_REQUESTED,), DEADLINE_S, prefetch=2, tries=recipe.rollout.tries)
-    sandbox = open_sandbox(recipe.sandbox.mode, required_level=recipe.sandbox.level, slots=IDLE_ZYGOTES)
+    sandbox = open_sandbox(
+        recipe.sandbox.mode, required_level=recipe.sandbox.level, slots=IDLE_ZYGOTES, packages=recipe.sandbox.packages
+    )
 
     def make_work(stop: threading.Event) -> Work:
         sampler = make_sampler(recipe, stop.is_set)

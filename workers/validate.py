@@ -12,6 +12,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from infra.kafka import ControlReader, RecordFetcher
@@ -25,7 +26,7 @@ from schemas.settings import ProcessContext
 from schemas.topics import Topic
 from workers.audit import AuditInterruptedError, repeat_play
 from workers.consumer import consume
-from workers.gate import GateInterrupted, Verdict, judge
+from workers.gate import ALLOWED_IMPORTS, JAILS_OF_A_JUDGEMENT, GateInterrupted, Verdict, judge
 from workers.sandbox.base import Sandbox
 from workers.stage import Outputs, Stage, Work
 from workers.verdicts import LOST, PARSE, READ, VerdictBook
@@ -42,13 +43,16 @@ def run(context: ProcessContext) -> None:
     bind_run(started.run_id)
     recipe = started.recipe
     stage = Stage("validate", (Topic.ENV_PROPOSED, Topic.AUDIT_REQUESTED), DEADLINE_S, prefetch=32, tries=recipe.rollout.tries)
-    sandbox = open_sandbox(recipe.sandbox.mode, required_level=recipe.sandbox.level)
-    fresh = open_sandbox("fresh", required_level=recipe.sandbox.level)
+    box = recipe.sandbox
+    sandbox = open_sandbox(box.mode, required_level=box.level, ready=JAILS_OF_A_JUDGEMENT, packages=box.packages)
+    fresh = open_sandbox("fresh", required_level=box.level, packages=box.packages)
+    decide = partial(judge, allowed_imports=ALLOWED_IMPORTS.union(box.packages))
     fetcher = RecordFetcher(context.broker)
     reader = ControlReader(context.broker, READ, started.run_id)
 
     def make_work(stop: threading.Event) -> Work:
-        return ValidateWork(sandbox, fresh, fetcher, recipe.rollout.max_turns, recipe.rollout.tries, verdicts=VerdictBook(reader))
+        book = VerdictBook(reader)
+        return ValidateWork(sandbox, fresh, fetcher, recipe.rollout.max_turns, recipe.rollout.tries, decide, book)
 
     try:
         consume(context, started, stage, make_work)

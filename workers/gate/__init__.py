@@ -18,9 +18,11 @@ from workers.gate.plays import Table, derive
 from workers.gate.rules import ALL_RULES, STATIC_RULES, GateInterrupted, GateRule, Refused, RuleProof, Verdict
 from workers.sandbox.base import Sandbox, SessionEnd, is_infrastructure
 
-__all__ = ["ALLOWED_IMPORTS", "ALL_RULES", "GateInterrupted", "GateRule", "RuleProof", "Verdict", "judge"]
+__all__ = ["ALLOWED_IMPORTS", "ALL_RULES", "JAILS_OF_A_JUDGEMENT", "GateInterrupted", "GateRule", "RuleProof", "Verdict", "judge"]
 
 ALLOWED_IMPORTS: Final = static.ALLOWED_IMPORTS
+# By hash seed: the witness's own and the plays', and the one that replays. Kept ready, their start costs no time.
+JAILS_OF_A_JUDGEMENT: Final = {0: 2, dynamic.OTHER_HASH_SEED: 1}
 # In the order of judgement. Replay stands before the witness's verdict: a design that does not repeat loses its witness
 # too, and is to hear the cause. Rules without a function here (jail, runs, types, info, after-end) are looked at in every play.
 STAGES: Final[tuple[tuple[GateRule, Callable[[Judged], Numbers]], ...]] = (

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -73,7 +73,12 @@ def find_nsjail() -> Path:
 
 
 def build_sandbox(
-    mode: Mode, slots: int, slot_base: int, state_dir: Path | None, ready: Mapping[int, int] | None = None
+    mode: Mode,
+    slots: int,
+    slot_base: int,
+    state_dir: Path | None,
+    ready: Mapping[int, int] | None = None,
+    packages: Sequence[str] = (),
 ) -> tuple[NsjailSandbox, str, int]:
     """An engine at the strongest level that can be set up, why not a stronger one, and the cgroups' version. No trial yet."""
     if platform.system() != "Linux":
@@ -84,7 +89,7 @@ def build_sandbox(
     table = SlotTable(locks, slot_base, hierarchy)
     table.sweep()
     nsjail = find_nsjail()
-    root = build_root(default_cache_dir())
+    root = build_root(default_cache_dir(), packages)
     _prepare_mount_points()
     setup = JailSetup(nsjail, root, LauncherClient())
     sandbox = NsjailSandbox(mode, LEVELS[0] if hierarchy else LEVELS[1], setup, table, slots, ready)

@@ -1,8 +1,9 @@
 """The jail's private root: a python, the part of the standard library that environments may use, and nothing else.
 
-In: this interpreter. Out: a folder that is built once, named by the digest of what it holds, and never written again. No
-shell, no writable place, no device; shared objects are those that the listed modules were seen to load. Who calls: the engine,
-and `spade doctor`. Blocks for about a second on the first call of a machine. May raise SandboxError.
+In: this interpreter, and which of PACKAGES the recipe allows. Out: a folder that is built once, named by the digest of what it
+holds, and never written again. No shell, no writable place, no device; modules and shared objects are those that the listed
+modules were seen to load. Who calls: the engine, and `spade doctor`. Blocks for about a second on the first call of a machine
+(some seconds with packages). May raise SandboxError.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from schemas.errors import SandboxError
 
-LAYOUT: Final = "1"
+LAYOUT: Final = "2"
 RUNNER: Final = Path(__file__).with_name("runner.py")
 # Standard library that environments may import, and what those import late.
 MODULES: Final = (  # noqa: SIM905 - a list of words reads better
@@ -30,13 +33,19 @@ MODULES: Final = (  # noqa: SIM905 - a list of words reads better
     "encodings.aliases contextlib warnings weakref types numbers reprlib keyword copyreg traceback linecache tokenize "
     "unicodedata _statistics _datetime datetime"
 ).split()
+# Packages that a recipe may allow, each with the parts of it that are loaded late.
+PACKAGES: Final = {
+    "numpy": ("numpy", "numpy.random", "numpy.linalg", "numpy.fft", "numpy.polynomial", "numpy.ma"),
+    "gymnasium": ("gymnasium", "gymnasium.spaces", "gymnasium.utils.seeding", "gymnasium.envs.registration", "numpy.random"),
+}
 _LIST_MODULES: Final = """
 import importlib, json, sys
-for name in sys.argv[1:]:
+sys.path.extend(json.loads(sys.argv[1]))
+for name in sys.argv[2:]:
     importlib.import_module(name)
 files = sorted({m.__file__ for m in sys.modules.values() if getattr(m, "__file__", None)})
 maps = sorted({line.split(None, 5)[5].strip() for line in open("/proc/self/maps") if "/" in line})
-print(json.dumps({"files": files, "maps": maps, "prefix": sys.base_prefix, "binary": sys.executable}))
+print(json.dumps({"files": files, "maps": maps, "sites": json.loads(sys.argv[1]), "binary": sys.executable}))
 """
 
 
@@ -48,9 +57,10 @@ def default_cache_dir() -> Path:
     return Path("/var/cache/spade/jail")
 
 
-def build_root(cache_dir: Path) -> Path:
-    """The root for this interpreter under `cache_dir`, built where it is not there yet; several processes may race."""
-    seen = _see_modules()
+def build_root(cache_dir: Path, packages: Sequence[str] = ()) -> Path:
+    """The root for this interpreter with these of PACKAGES, under `cache_dir`; built where it is not there yet. Several processes
+    may race."""
+    seen = _see_modules(packages)
     target = cache_dir / f"root-{_digest(seen)}"
     if target.is_dir():
         return target
@@ -79,15 +89,28 @@ def _reachable_by_others(path: Path) -> bool:
     return all(parent.stat().st_mode & 0o001 for parent in path.parents if parent.exists())
 
 
-def _see_modules() -> dict[str, list[str]]:
-    """What a bare interpreter loads for MODULES: python files, mapped objects, prefix and binary."""
+def _see_modules(packages: Sequence[str]) -> dict[str, list[str]]:
+    """What a bare interpreter loads for MODULES and packages: python files, mapped objects, the packages' folders, the binary."""
+    unknown = sorted(set(packages) - PACKAGES.keys())
+    if unknown:
+        raise SandboxError(f"no environment may import {', '.join(unknown)}", f"Allow some of {', '.join(PACKAGES)}, or none")
     binary = getattr(sys, "_base_executable", sys.executable)
-    command = [binary, "-I", "-S", "-c", _LIST_MODULES, *MODULES]
+    modules = [*MODULES, *(module for package in sorted(set(packages)) for module in PACKAGES[package])]
+    sites = json.dumps(sorted({str(_site_of(package)) for package in packages}))
+    command = [binary, "-I", "-S", "-c", _LIST_MODULES, sites, *modules]
     done = subprocess.run(command, capture_output=True, timeout=60, check=False)
     if done.returncode != 0:
         raise SandboxError(f"{binary} can't list its modules: {done.stderr.decode(errors='replace')[-200:]}")
     found = json.loads(done.stdout)
     return {key: value if isinstance(value, list) else [value] for key, value in found.items()}
+
+
+def _site_of(package: str) -> Path:
+    """The folder that a package is installed in."""
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise SandboxError(f"{package} is allowed to environments, but is not installed", f"Install it, or leave out {package}")
+    return Path(spec.submodule_search_locations[0]).parent
 
 
 def _digest(seen: dict[str, list[str]]) -> str:
@@ -103,18 +126,20 @@ def _digest(seen: dict[str, list[str]]) -> str:
 
 
 def _fill(root: Path, seen: dict[str, list[str]]) -> None:
-    """Binary to /bin, shared objects to /lib (the loader to its own path), modules as compiled files to /lib/python3.11."""
+    """Binary to /bin, shared objects to /lib (the loader to its own path), modules as compiled files to /lib/python3.11, packages
+    beside them with the shared objects that they bring."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     library = root / "lib" / version
     (library / "lib-dynload").mkdir(parents=True)
     (root / "bin").mkdir()
     binary = Path(seen["binary"][0]).resolve()
     _copy(binary, root / "bin" / "python3")
-    stdlib = Path(os.__file__).parent
+    # the packages' folders first: they may lie within the standard library's
+    bases = [*map(Path, seen["sites"]), Path(os.__file__).parent]
     for name in seen["files"]:
         path = Path(name)
         if path.suffix == ".py":
-            _compile(path, library / path.relative_to(stdlib).with_suffix(".pyc"))
+            _compile(path, (library / _relative(path, bases)).with_suffix(".pyc"))
     _compile(Path(os.__file__), library / "os.pyc")
     _compile(RUNNER, library / "spade_runner.pyc")
     for mapped in seen["maps"]:
@@ -123,6 +148,8 @@ def _fill(root: Path, seen: dict[str, list[str]]) -> None:
             continue
         if path.parent.name == "lib-dynload":
             _copy(path, library / "lib-dynload" / path.name)
+        elif any(path.is_relative_to(site) for site in seen["sites"]):
+            _copy(path, library / _relative(path, bases))
         else:
             # the mapped name is the file's own; the loader asks for the link that bears the library's version
             for name in {path.name, *(link.name for link in path.parent.glob(f"{path.name.split('.so')[0]}.so.*"))}:
@@ -130,6 +157,10 @@ def _fill(root: Path, seen: dict[str, list[str]]) -> None:
                     _copy(path, root / "lib" / name)
             if path.name.startswith("ld-linux"):
                 _copy(path, root / "lib64" / path.name)
+
+
+def _relative(path: Path, bases: Sequence[Path]) -> Path:
+    return path.relative_to(next(base for base in bases if path.is_relative_to(base)))
 
 
 def _copy(source: Path, target: Path) -> None:
