@@ -18,6 +18,7 @@ from schemas.train import BatchReady, EvalFinished, PolicyPublished, StepFinishe
 
 PARTITIONS = 12
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
+DEAD_LETTER_BYTES = 1024 * 1024  # what a dead letter keeps of bad bytes, whoever writes it: an oversize record fits no letter
 DAY_MS = 24 * 3600 * 1000
 
 

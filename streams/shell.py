@@ -23,7 +23,7 @@ from schemas.common import Record
 from schemas.errors import DeadLetterFloodError, RecordError
 from schemas.run import DeadLetter
 from schemas.settings import ProcessContext
-from schemas.topics import BY_RECORD, BY_WIRE, Topic, key_of
+from schemas.topics import BY_RECORD, BY_WIRE, DEAD_LETTER_BYTES, Topic, key_of
 from streams.control import ControlFeed
 from streams.design import DesignJoin
 from streams.faustapp import make_app, raw_topic
@@ -34,7 +34,6 @@ from streams.stages import SPECS
 
 FLOOD_LIMIT = 20
 POLL_S = 0.2
-DEAD_LETTER_BYTES = 1024 * 1024
 
 
 class StageShell:

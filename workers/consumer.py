@@ -31,12 +31,11 @@ from schemas.common import Record, Reference
 from schemas.errors import DeadLetterFloodError, RecordError, StageTimeoutError
 from schemas.run import DeadLetter
 from schemas.settings import ProcessContext
-from schemas.topics import BY_WIRE, Topic
+from schemas.topics import BY_WIRE, DEAD_LETTER_BYTES, Topic
 from workers.lane import Lane
 from workers.stage import Outputs, Stage, Work
 from workers.stopping import stop_on_signals
 
-DEAD_LETTER_BYTES = 1024 * 1024  # what is told of bad bytes; an oversize record would not fit into its own letter
 BAD_RECORDS = 20  # dead letters after which the process stops
 BUSY_POLL_MS, IDLE_POLL_MS = 20, 200
 COMMIT_EVERY_S = 0.5

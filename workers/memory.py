@@ -29,7 +29,7 @@ from schemas.codec import decode
 from schemas.errors import DeadLetterFloodError, RecordError, SpadeError
 from schemas.run import DeadLetter
 from schemas.settings import BrokerSettings, ProcessContext
-from schemas.topics import BY_WIRE, MAX_MESSAGE_BYTES, Topic
+from schemas.topics import BY_WIRE, DEAD_LETTER_BYTES, Topic
 from workers.memory_rows import TABLES, TableRow, blocks_of, rows_of
 
 BOUNDARY = 1000  # offsets; no batch crosses a multiple of it
@@ -188,7 +188,7 @@ class MemorySink:
             partition=message.partition,
             offset=message.offset,
             reason=str(problem),
-            data=(message.value or b"")[: MAX_MESSAGE_BYTES // 2],
+            data=(message.value or b"")[:DEAD_LETTER_BYTES],
         )
         if self._producer is None:
             self._producer = make_producer(self._broker)
