@@ -1,0 +1,41 @@
+"""`make bench`: the sandbox's and the gate's figures, beside their targets. Needs root, as the level full does; minutes long."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from tests.bench.jails import Counts, JailBench
+from tests.bench.table import as_records, as_text, jail_rows
+
+
+def tell(what: str) -> None:
+    """Progress, to standard error."""
+    sys.stderr.write(what + "\n")
+
+
+def main() -> int:
+    """Measures and prints; 0 whatever the figures are."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=Counts.rounds)
+    parser.add_argument("--out", type=Path, help="also write the rows there, as JSON")
+    given = parser.parse_args()
+    bench = JailBench(Counts(rounds=given.rounds))
+    began = os.getloadavg()[0]
+    try:
+        bench.run(tell)
+    finally:
+        bench.close()
+    rows = jail_rows(bench.samples)
+    sys.stdout.write(f"{os.cpu_count()} cores, load {began:.1f} before, {os.getloadavg()[0]:.1f} after\n\n{as_text(rows)}")
+    if given.out:
+        given.out.write_bytes(msgspec.json.format(msgspec.json.encode(as_records(rows)), indent=2) + b"\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
