@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
+import re
 import shutil
 import tempfile
 import time
@@ -40,7 +42,8 @@ def canary_tokens(vocabulary: int, seed: int, count: int = CANARY_TOKENS) -> lis
 
 
 def write_policy(folder: Path, origin: Path, weights: dict[str, Tensor], dtype: str) -> None:
-    """An ordinary Hugging Face folder: all of `origin` but its weights, these weights, and the dtype they have."""
+    """An ordinary Hugging Face folder: all of `origin` but its weights, these weights, and the dtype they have. Raises OSError."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     for name in policy_files(origin):
@@ -51,7 +54,16 @@ def write_policy(folder: Path, origin: Path, weights: dict[str, Tensor], dtype: 
     if config.get(known) != dtype:
         config[known] = dtype
         (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    try:
+        save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    except SafetensorError as problem:
+        raise _system_error(problem) from problem
+
+
+def _system_error(problem: Exception) -> Exception:
+    """The operating system's error that safetensors tells only in words; itself where it tells none."""
+    found = re.search(r"\(os error (\d+)\)", str(problem))
+    return OSError(int(found[1]), os.strerror(int(found[1]))) if found else problem
 
 
 def weights_norm(weights: dict[str, Tensor]) -> float:
