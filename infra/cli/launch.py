@@ -20,6 +20,7 @@ from infra.cli.rundir import Notes, mark_finished, write_notes
 from infra.cli.services import Say, Services, same_services, services
 from infra.cli.stages import StreamStage, child_environment
 from infra.corpus import corpus_digest
+from infra.kafka_watch import BrokerWatch
 from infra.local.guard import Guard
 from infra.restarts import Restarts
 from infra.runs import Run, await_run, code_digest, find_folder, new_run_id, parse_recipe, read_runs, start_run, tokenizer_digest
@@ -136,8 +137,8 @@ def process_specs(recipe: Recipe) -> list[ProcessSpec]:
 def supervise(run: Run, where: Services, run_dir: Path, say: Say, *, stall_limit_s: float = 1800.0) -> RunFinished:
     """Starts the run's processes and follows it to its end; its last record. A run that has finished already is drained only.
 
-    Raises SupervisorError where a process or service fails too often, StageTimeoutError where the run stands still for
-    `stall_limit_s`.
+    Raises SupervisorError where a process or service fails too often, BrokerError where the broker is away for too long,
+    StageTimeoutError where the run stands still for `stall_limit_s`.
     """
     context = context_of(where, run_dir, run.run_id)
     limit = run.recipe.processes.restarts
@@ -149,9 +150,11 @@ def supervise(run: Run, where: Services, run_dir: Path, say: Say, *, stall_limit
             specs = process_specs(run.recipe)
             supervisor.start(specs)
             say(f"run {run.run_id}: {len(specs)} processes started, their logs are in {supervisor.log_dir}")
+            watch = BrokerWatch(where.broker)
             while progress.finished is None:
                 progress.poll(0.2)
                 supervisor.poll()
+                watch.check()
                 if progress.silent_s() > stall_limit_s:
                     raise StageTimeoutError(
                         f"run {run.run_id} has stood still for {stall_limit_s:.0f} s; the last event was: {progress.last_event}",

@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 
+from infra.cli.fork import plan_fork
+from infra.cli.rundir import Notes, write_notes
 from infra.kafka import ControlReader, make_producer
 from infra.policystore import PolicyStore
 from schemas import ids
@@ -398,3 +401,24 @@ def test_only_the_policies_that_the_schedule_needs_are_kept(new_log: NewLog, run
     kept = sorted(int(folder.name[1:9]) for folder in (Path(log.context.state_dir) / "policies").iterdir())
     assert kept == [0, 6, 7, 8, 9]
     assert len(log.read(PolicyPublished)) == 10
+
+
+def test_a_fork_trains_on_from_its_parents_weights_and_optimizer(new_log: NewLog, run_id: str, tmp_path: Path) -> None:
+    """A fork that is given the parent's next episodes makes the parent's next weights, bit for bit."""
+    parent = new_log(run_id + "-parent", **{"schedule.steps": 2, "train.keep_every": 1})
+    parent.send(parent.batch(0), parent.batch(1), parent.batch(2, plays=0, drain=True))
+    run(parent.context)
+    folder = tmp_path / parent.run_id
+    write_notes(folder, Notes(run_id=parent.run_id, recipe_json=parent.recipe.model_dump_json()))
+    recipe, line = plan_fork(folder, 1, ()).begin(tmp_path / run_id, run_id)
+    assert "the optimizer goes on from its checkpoint" in line
+    assert recipe.schedule.steps == 1
+
+    fork = new_log(run_id, **{"schedule.steps": 1, "train.keep_every": 1, "model.path": recipe.model.path})
+    assert fork.recipe == recipe
+    batch = fork.batch(1)
+    fork.send(msgspec.structs.replace(batch, step=0, generation=0), fork.batch(1, plays=0, drain=True))
+    run(fork.context)
+    parents = {policy.version: policy.digest for policy in parent.read(PolicyPublished)}
+    assert [policy.digest for policy in fork.read(PolicyPublished)[:2]] == [parents[1], parents[2]]
+    assert [step.step for step in fork.read(StepFinished)] == [0, 1]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.local.guard import Guard
 from infra.local.processes import born_at
 from infra.supervisor import ProcessSpec, Supervisor, last_error
 from schemas.errors import SupervisorError
@@ -72,6 +73,43 @@ def test_killed_child_is_started_again(supervisor: Supervisor) -> None:
     second = supervisor.children["victim"].process
     assert second is not None
     assert second.pid != first.pid
+
+
+def test_causes_are_counted_apart(supervisor: Supervisor) -> None:
+    """Twice killed and twice failed is within a limit of two for each cause."""
+    state = supervisor.log_dir.parent / "state"
+    code = (
+        f"import os, pathlib, sys, time; state = pathlib.Path({str(state)!r});"
+        "number = len(state.read_text()) if state.exists() else 0; state.write_text('x' * (number + 1));"
+        "number < 4 and (os.kill(os.getpid(), 9) if number % 2 else sys.exit(3)); print('up', flush=True); time.sleep(600)"
+    )
+    supervisor.start([ProcessSpec("moody", (code,))])
+    until(supervisor, lambda: "up" in (supervisor.log_dir / "moody.log").read_text())
+    assert supervisor.children["moody"].restarts.failures == {"moody exited with 3": 2, "moody was ended by SIGKILL": 2}
+
+
+def test_child_that_misses_a_guarded_service_is_not_to_blame(supervisor: Supervisor, tmp_path: Path) -> None:
+    """While the broker was down lately, what fails because it can't reach it is started again however often."""
+    state = tmp_path / "tries"
+    code = (
+        f"import pathlib, sys, time; state = pathlib.Path({str(state)!r});"
+        "number = len(state.read_text()) if state.exists() else 0; state.write_text('x' * (number + 1));"
+        "number < 4 and sys.exit(3); time.sleep(600)"
+    )
+
+    class Fallen:
+        log, exit_code, lives = tmp_path / "broker.log", -9, False
+
+        def alive(self) -> bool:
+            return self.lives
+
+        def restart(self) -> None:
+            self.lives = True
+
+    supervisor.guards = [Guard("broker", Fallen())]
+    supervisor.start([ProcessSpec("lonely", (code,))])
+    until(supervisor, lambda: state.exists() and state.read_text() == "x" * 5)
+    assert not supervisor.children["lonely"].restarts.failures
 
 
 def test_child_that_ends_early_is_started_again(supervisor: Supervisor) -> None:

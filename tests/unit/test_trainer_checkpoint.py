@@ -97,6 +97,13 @@ def test_the_last_two_and_the_last_good_one_are_kept(store: CheckpointStore) -> 
     assert found[0].version == 2
 
 
+def test_lasting_checkpoints_are_kept_for_good(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints", keep_every=3)
+    for last in range(-1, 8):
+        store.save(progress(last), TENSORS)
+    assert sorted(int(folder.name[5:13]) for folder in store.folder.iterdir()) == [0, 3, 6, 7, 8]
+
+
 def test_a_checkpoint_of_another_run_is_refused(store: CheckpointStore) -> None:
     store.save(progress(1), TENSORS)
     with pytest.raises(TrainingError, match="belongs to run r, not other"):

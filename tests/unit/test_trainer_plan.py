@@ -55,3 +55,10 @@ def test_kept_versions_hold_all_that_open_work_may_name(k: int, lag: int, lead: 
         assert design in kept or design > newest
         earlier = max(0, play - behind)
         assert earlier in kept or earlier > newest or step % k
+
+
+def test_a_version_of_every_so_many_generations_is_kept_for_good() -> None:
+    plan = TrainPlan(ScheduleSettings(steps=80, interval=4, delay=4, lag=1, lead=1))
+    kept = plan.needed_versions(49, 2, every=3)
+    assert {0, 12, 24, 36, 48} <= kept
+    assert kept - set(range(44, 51)) == {0, 12, 24, 36}
