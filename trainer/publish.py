@@ -42,7 +42,7 @@ def canary_tokens(vocabulary: int, seed: int, count: int = CANARY_TOKENS) -> lis
 
 
 def write_policy(folder: Path, origin: Path, weights: dict[str, Tensor], dtype: str) -> None:
-    """An ordinary Hugging Face folder: all of `origin` but its weights, these weights, and the dtype they have. Raises OSError."""
+    """An ordinary Hugging Face folder: all of `origin` but its weights, these weights, their dtype. Raises OSError."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
