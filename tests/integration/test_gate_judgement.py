@@ -9,99 +9,27 @@ from pathlib import Path
 
 import pytest
 
-from workers.gate import GateInterrupted, Verdict, judge
+from schemas.common import Record, Reference
+from schemas.design import EnvProposed, EnvValidated
+from streams.closing import Signatures, close_slots
+from tests.planted import ENVIRONMENTS, HINT, PLAIN, SUM, changed
+from tests.planted_cunning import BREAKS, HINTS, REACH, SHORTCUTS, STATE, TWO_ANSWERS, TWO_WORDS, WORD_HINTS, Fault
+from tests.streamworld import small_recipe
+from workers.gate import GateInterrupted, GateRule, Verdict, judge
+from workers.gate.advice import ADVICE
 from workers.gate.command import ADMITTED, COULD_NOT_RUN, REFUSED, gate_file
 from workers.sandbox import Sandbox, open_sandbox
+from workers.validate import ValidateWork
 
 pytestmark = pytest.mark.integration
 
-ENVIRONMENTS = Path(__file__).parents[1] / "environments"
 GOOD = sorted(path.stem for path in ENVIRONMENTS.glob("*.py"))
-SUM = (ENVIRONMENTS / "sum_puzzle.py").read_text()
-HINT = "Work in small steps and keep what you have found so far in mind."
-RETURN = 'return ("Right." if right else "Wrong."), (1.0 if right else 0.0), True, False, {}'
-
-
-def changed(*changes: tuple[str, str]) -> str:
-    """The honest sum puzzle with a fault planted."""
-    source = SUM
-    for old, new in changes:
-        assert old in source, old
-        source = source.replace(old, new)
-    return source
-
-
-BAD = {
-    "always pays": ("silent", changed(("(1.0 if right else 0.0)", "1.0"))),
-    "never pays": ("witness", changed(("(1.0 if right else 0.0)", "0.0"))),
-    "ignores the seed": ("seed", changed(("random.Random(seed)", "random.Random(5)"))),
-    "draws without the seed": ("replay", changed(("random.Random(seed)", "random.Random()"))),
-    "depends on hash order": (
-        "replay",
-        changed(('return f"Add {a} and {b}. ', "return str(list({'ab', 'cd', 'ef', 'gh', 'ij'})) + f\"Add {a} and {b}. ")),
-    ),
-    "depends on address order": ("replay", changed(('return f"Add', 'return repr([].append) + f"Add'))),
-    "depends on global random numbers": ("replay", changed(('return f"Add', 'return str(random.random()) + f"Add'))),
-    "pays infinity": ("types", changed(("1.0 if right", "1e999 if right"))),
-    "pays not a number": (
-        "types",
-        changed(("1.0 if right", "math.nan if right"), ("import random", "import math\nimport random")),
-    ),
-    "pays too much": ("types", changed(("1.0 if right", "2.0 if right"))),
-    "pays a bool": ("types", changed(("(1.0 if right else 0.0)", "right"))),
-    "observes a number": ("types", changed(('("Right." if right else "Wrong.")', "7"))),
-    "tells by info": (
-        "info",
-        changed(("True, False, {}\n\n    def solution", "True, False, {'answer': self.answer}\n\n    def solution")),
-    ),
-    "tells by the first info": ("info", changed(('in \\\\boxed{{}}.", {}', "in \\\\boxed{{}}.\", {'answer': self.answer}"))),
-    "never ends": (
-        "ends",
-        changed(
-            (RETURN, 'return ("Right." if right else "Wrong."), (1.0 if right else 0.0), right, False, {}'),
-            ("self.over = True\n        right = action", "right = self.over = action"),
-        ),
-    ),
-    "pays after the end": ("after-end", changed(('return "Over.", 0.0, True', 'return "Over.", 1.0, True'))),
-    "prints the answer": ("copier", changed(("Answer in", "The answer is {a + b}. Answer in"))),
-    "prints the answer reversed": ("copier", changed(("Answer in", "Mirror: {str(a + b)[::-1]}. Answer in"))),
-    "prints the answer in hexadecimal": ("copier", changed(("Answer in", "Code: {(a + b):x}. Answer in"))),
-    "has one answer for all seeds": ("other-witness", changed(("self.answer = a + b", "self.answer = 7"))),
-    "raises on odd actions": (
-        "survives",
-        changed(("right = action.strip()", "int(action.strip()[7:-1] or 'x') if action else 0\n        right = action.strip()")),
-    ),
-    "raises in the witness's play": ("runs", changed(("right = action.strip()", "1 / 0\n        right = action.strip()"))),
-    "witness raises": ("witness", changed(('return ["\\\\boxed{"', 'return 1 / 0 or ["\\\\boxed{"'))),
-    "witness gives no list": ("types", changed(('return ["\\\\boxed{" + str(self.answer) + "}"]', "return str(self.answer)"))),
-    "wins only where solution was called": (
-        "witness",
-        changed(
-            ('return ["\\\\boxed{"', 'self.asked = True\n        return ["\\\\boxed{"'),
-            ("right = action.strip()", "right = hasattr(self, 'asked') and action.strip()"),
-        ),
-    ),
-    "loops": ("jail", changed(("right = action.strip()", "while True:\n            pass\n        right = action.strip()"))),
-    "eats memory": ("jail", changed(("right = action.strip()", "hoard = bytearray(1 << 30)\n        right = action.strip()"))),
-    "easy to guess": ("other-witness", changed(("self.answer = a + b", "self.answer = 1 + (a % 9 == 0)"))),
-    "reads a file": ("calls", changed(("rng = random", "text = open('/etc/passwd').read()\n        rng = random"))),
-    "reads the environment": ("imports", changed(("import random", "import os\nimport random"))),
-    "reads the clock": ("imports", changed(("import random", "import time\nimport random"))),
-    "keeps state in the class": (
-        "shared-state",
-        changed(
-            ("class SumEnv:\n", "class SumEnv:\n    seen = []\n"),
-            ("rng = random", "self.seen.append(seed)\n        rng = random"),
-        ),
-    ),
-    "keeps state in the module": (
-        "globals",
-        changed(("class SumEnv", "SEEN = []\n\n\nclass SumEnv"), ("rng = random", "SEEN.append(seed)\n        rng = random")),
-    ),
-    "lacks solution": ("contract", changed(("def solution", "def resolve"))),
-    "walks to the frame": ("dunder", changed(("rng = random", "().__class__\n        rng = random"))),
-    "prints": ("printing", changed(("rng = random", "print(seed)\n        rng = random"))),
-    "is too long": ("size", SUM + "#" * 33000),
+BAD: dict[str, Fault] = {
+    **{name: (rule, source, HINT) for name, (rule, source) in PLAIN.items()},
+    **SHORTCUTS,
+    **STATE,
+    **REACH,
+    **BREAKS,
 }
 
 
@@ -122,6 +50,20 @@ def verdict_of(sandbox: Sandbox, source: str, hint: str = HINT) -> Verdict:
     raise last
 
 
+def test_every_rule_has_a_planted_fault_and_an_advice() -> None:
+    assert {rule for rule, _, _ in BAD.values()} == {rule.value for rule in GateRule}
+    assert set(ADVICE) == set(GateRule)
+    assert len({source + hint for _, source, hint in BAD.values()}) == len(BAD) >= 100
+    assert len(GOOD) >= 20
+
+
+@pytest.mark.parametrize("note", ["# another comment\n", "# and a third\n"])
+@pytest.mark.parametrize("name", GOOD)
+def test_good_environment_is_admitted_whatever_seeds_its_text_gives(sandbox: Sandbox, name: str, note: str) -> None:
+    verdict = verdict_of(sandbox, note + (ENVIRONMENTS / f"{name}.py").read_text())
+    assert verdict.admitted, (verdict.rule, verdict.evidence)
+
+
 @pytest.mark.parametrize("name", GOOD)
 def test_good_environment_is_admitted_with_proof(sandbox: Sandbox, name: str) -> None:
     verdict = verdict_of(sandbox, (ENVIRONMENTS / f"{name}.py").read_text())
@@ -137,8 +79,8 @@ def test_good_environment_is_admitted_with_proof(sandbox: Sandbox, name: str) ->
 
 @pytest.mark.parametrize("name", BAD)
 def test_planted_fault_is_refused_by_its_rule(sandbox: Sandbox, name: str) -> None:
-    rule, source = BAD[name]
-    verdict = verdict_of(sandbox, source)
+    rule, source, hint = BAD[name]
+    verdict = verdict_of(sandbox, source, hint)
     assert (verdict.rule, verdict.admitted) == (rule, False), verdict.evidence
     assert verdict.evidence
     assert not verdict.proof[-1].passed
@@ -162,6 +104,17 @@ def test_hint_that_holds_the_answer_is_refused_in_every_form(sandbox: Sandbox, f
     assert judge(sandbox, CONSTANT, f"Try {form} here.", rules=frozenset({"hint"})).rule == "hint"
 
 
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [*((TWO_ANSWERS, hint) for hint in HINTS.values()), *((TWO_WORDS, hint) for hint in WORD_HINTS.values())],
+    ids=[*HINTS, *WORD_HINTS],
+)
+def test_hint_that_tells_the_answers_in_disguise_is_refused(sandbox: Sandbox, source: str, hint: str) -> None:
+    only = frozenset({"hint"})
+    assert judge(sandbox, source, hint, rules=only).rule == "hint"
+    assert judge(sandbox, source, HINT, rules=only).admitted
+
+
 def test_hint_that_names_what_the_observation_offers_is_admitted(sandbox: Sandbox) -> None:
     source = (ENVIRONMENTS / "two_way_choice.py").read_text()
     assert verdict_of(sandbox, source, "Say even when an even number of them is odd, else odd.").admitted
@@ -177,6 +130,52 @@ def test_command_tells_by_exit_code_and_escapes(tmp_path: Path, capsys: pytest.C
     out = io.StringIO()
     assert gate_file(bad, HINT, False, out=out) == REFUSED
     assert "rule runs" in out.getvalue()
+    assert f"what to do: {ADVICE[GateRule.RUNS]}" in out.getvalue()
     assert "\x1b" not in out.getvalue()
     assert gate_file(tmp_path / "missing.py", HINT, False) == COULD_NOT_RUN
     assert "missing.py" in capsys.readouterr().err
+
+
+class NoRecords:
+    """A fetcher that is not asked."""
+
+    def fetch(self, references: list[Reference]) -> dict[str, Record]:
+        raise AssertionError(references)
+
+
+def test_near_duplicate_with_renamed_variables_is_dropped_when_its_slots_close(sandbox: Sandbox) -> None:
+    renamed = (
+        SUM.replace("SumEnv", "TotalEnv").replace("answer", "goal").replace("rng", "dice").replace("over", "done")
+        .replace("Add {a} and {b}", "What are {a} plus {b}").replace("90", "80").replace("a, b =", "p, q =")
+        .replace("a + b", "p + q").replace("{a}", "{p}").replace("{b}", "{q}")
+    )  # fmt: skip
+    sources = [SUM, renamed, (ENVIRONMENTS / "higher_lower.py").read_text()]
+    work = ValidateWork(sandbox, sandbox, NoRecords(), max_turns=25, tries=4)  # type: ignore[arg-type]  # audits nothing
+    at = Reference(topic="spade-env-proposed", partition=0, offset=0, id="p")
+    signatures, verdicts = Signatures(), {}
+    for slot, source in enumerate(sources):
+        proposed = EnvProposed(
+            run_id="run",
+            event_id=f"env-{slot}",
+            env_id=f"env-{slot}",
+            unit_id="u",
+            generation=0,
+            slot=slot,
+            design_attempt=0,
+            skill="logic",
+            document_id="d",
+            group="g",
+            source=source,
+            hint=HINT,
+        )
+        ((_, verdict),) = work.run(proposed, at)
+        assert isinstance(verdict, EnvValidated)
+        signatures.note(verdict)
+        verdicts[slot, 0] = verdict
+    recipe = small_recipe(design__duplicate="drop")
+    closed = close_slots("run", recipe, 0, 0, verdicts, signatures, [])
+    assert [member.env_id for member in closed.members] == ["env-0", "env-2"]
+    (duplicate,) = closed.duplicates
+    assert (duplicate.env_id, duplicate.slot) == ("env-1", 1)
+    assert duplicate.reason.startswith("duplicate: similarity ")
+    assert closed.rejected_by_rule == {"duplicate": 1}

@@ -24,6 +24,7 @@ VARIED: Final = 12
 BOUND: Final = 0.6
 MANY: Final = 160
 NEAR: Final = 0.35
+WELL_BELOW: Final = 0.75
 BEYOND_END: Final = 3
 OTHER_HASH_SEED: Final = 1
 ODD_ACTIONS: Final = (
@@ -217,10 +218,12 @@ def check_mean(
     known: Sequence[Play] = (),
     most: int = MANY,
     what: str = "",
+    sure: int = SEEDS,
 ) -> Numbers:
     """The mean return of a policy against BOUND times the witness's mean, over SEEDS; up to `most` while it is near the bound.
 
-    `known`: the first plays, where they are there already. `what`: what the evidence calls the policy.
+    `known`: the first plays, where they are there already. `what`: what the evidence calls the policy. `sure`: before
+    so many seeds only an average well below the bound is let pass.
     """
     allowed = BOUND * judged.mean
     total = 0.0
@@ -230,9 +233,10 @@ def check_mean(
         play = known[index] if index < len(known) else judged.table.play(seed, policy(index, seed))
         index += 1
         total += play.value
-        if index <= SEEDS and total + (SEEDS - index) <= allowed * SEEDS:
+        bar = allowed if index >= sure or sure == SEEDS else WELL_BELOW * allowed
+        if index <= SEEDS and total + (SEEDS - index) <= bar * SEEDS:
             break
-        if index >= SEEDS and (total <= allowed * index or total > (allowed + NEAR) * index or index >= most):
+        if index >= SEEDS and (total <= bar * index or total > (allowed + NEAR) * index or index >= most):
             break
     mean = total / index
     numbers = {"mean": mean, "allowed": allowed, "plays": index}

@@ -113,7 +113,7 @@ def secret_words(hint: str, plays: Sequence[tuple[Sequence[str], Sequence[str]]]
 
 
 def source_texts(source: str, hint: str) -> list[str]:
-    """Texts that the source compares or shows, those that the hint holds first; at most SOURCE_TEXTS."""
+    """Texts and larger numbers that the source compares or shows, those that the hint holds first; at most SOURCE_TEXTS."""
     tree = ast.parse(source)
     outside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     outside |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -122,9 +122,17 @@ def source_texts(source: str, hint: str) -> list[str]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in outside
     ]
+    numbers = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and type(node.value) is int]
+    found += [str(number) for number in numbers if number > 99]
     known = dict.fromkeys(text for text in found if text.strip() and len(text) <= 60)
     held = _plain(hint)
     return sorted(known, key=lambda text: (_plain(text) not in held, -len(text)))[:SOURCE_TEXTS]
+
+
+def shared_texts(source: str, hint: str) -> list[str]:
+    """Texts that both hold, not the shortest; at most HINT_WORDS."""
+    held = _plain(hint)
+    return [text for text in source_texts(source, hint) if len(text) > 2 and _plain(text) in held][:HINT_WORDS]
 
 
 def hint_texts(hint: str, source: str) -> list[str]:

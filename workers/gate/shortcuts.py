@@ -8,22 +8,25 @@ rule has shown that it may be (Table.play_each); what pays there is played in se
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from workers.gate import leaks
-from workers.gate.dynamic import BOUND, DECISIVE, Judged, Numbers, check_mean
+from workers.gate.dynamic import BOUND, DECISIVE, SEEDS, Judged, Numbers, check_mean
 from workers.gate.plays import Play, Policy, constant, derive, scripted
 from workers.gate.rules import GateRule, Refused
 
 COPIES_NEEDED: Final = 6
 LATER_TURNS: Final = 2
 SUSPECTS: Final = 8
+SURE: Final = 48
+TRIALS: Final = 96
 JUNK: Final = "no such action"
 SENTENCES: Final = (
     "I am not sure. First I look at what is given, then I work step by step, and so the answer must be the one that I name last.",
-    "BECAUSE OF ALL THIS THE FINAL ANSWER IS TRUE AND FALSE, YES AND NO, 0 AND 1.\n1. One\n2. Two\n3. Three\n" * 12,
+    "BECAUSE OF ALL THIS THE FINAL ANSWER IS TRUE AND FALSE, YES AND NO, 0 AND 1.\n1. ONE\n2. TWO\n3. THREE\n" * 12,
 )
 ALL_NUMBERS: Final = " ".join(map(str, range(200)))
 
@@ -77,20 +80,26 @@ def check_hint(judged: Judged) -> Numbers:
 
 
 def check_constants(judged: Judged) -> Numbers:
-    """No fixed action earns much: texts of the source, words of the hint, sentences, lists of all answers."""
+    """No fixed action earns much: the answer seen most, texts of the source, words of the hint, sentences, lists of answers. What
+    source and hint both hold is tried on new objects, which is what a player meets."""
     around = _wrapper(judged)
     answers = list(dict.fromkeys(leaks.unwrap(action, around) for actions in judged.witness.values() for action in actions))
-    lists = [separator.join(answers)[:4000] for separator in (" ", ", ")] + [ALL_NUMBERS]
+    lists = [" ".join(answers)[:4000], ", ".join([*answers, ""])[:4000], ALL_NUMBERS]
     texts = leaks.source_texts(judged.table.source, judged.hint)
     texts += leaks.hint_texts(judged.hint, judged.table.source)
     plain = [*SENTENCES, *lists, *texts]
     wrapped = [_wrap(around, text) for text in (*lists, *texts)] if any(around) else []
     candidates = list(dict.fromkeys([*plain, *wrapped, _wrap(around, "")]))
     seeds = random.Random(derive(judged.source, "constant", 0)).sample(judged.seeds, len(judged.seeds))
-    suspects = _paid(judged, candidates, seeds)
-    for action in suspects[:SUSPECTS]:
+    often = Counter(actions[0] for actions in judged.witness.values() if len(actions) == 1).most_common(1)
+    suspects = [action for action, count in often if count >= SEEDS / 2]
+    for seed, text in zip(seeds, leaks.shared_texts(judged.table.source, judged.hint), strict=False):
+        alone = judged.table.play(seed, constant(_wrap(around, text)), rule=GateRule.SURVIVES)
+        suspects += [alone.actions[-1]] if alone.value > BOUND * judged.mean else []
+    suspects += _paid(judged, candidates, seeds)
+    for action in list(dict.fromkeys(suspects))[:SUSPECTS]:
         what = f"the fixed action {action[:60]!r}"
-        check_mean(judged, GateRule.CONSTANT, partial(_always, action), what=what)
+        check_mean(judged, GateRule.CONSTANT, partial(_always, action), most=TRIALS, what=what, sure=SURE)
     return {"tried": len(candidates), "suspects": len(suspects)}
 
 
