@@ -105,6 +105,18 @@ class EvaluationFacts:
 
 
 @dataclass(frozen=True)
+class GateFacts:
+    """What the gate's judgements cost. Verdicts taken from an earlier judgement of the same design cost nothing."""
+
+    judged: int = 0
+    taken: int = 0
+    median_cpu_s: float = 0.0  # of one judgement, its jails included
+    most_cpu_s: float = 0.0
+    total_cpu_s: float = 0.0
+    median_wall_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class AuditFacts:
     """Plays that were repeated in a fresh jail, by a hash of their ids."""
 
@@ -138,6 +150,7 @@ class RunFacts:
     episode: EpisodeFacts | None
     evaluation: EvaluationFacts | None
     records: dict[str, int] = field(default_factory=dict)  # stored rows by table
+    gate: GateFacts = field(default_factory=GateFacts)
     audits: AuditFacts = field(default_factory=AuditFacts)
     evictions: list[EvictionFacts] = field(default_factory=list)
     alarms: list[str] = field(default_factory=list)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from infra.plaintext import escape_html
 from infra.report.facts import EpisodeFacts, ExampleFacts, RunFacts
-from infra.report.terminal import alarm_words, audit_words, verdict
+from infra.report.terminal import alarm_words, audit_words, gate_words, verdict
 
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
@@ -76,6 +76,7 @@ def write_page(facts: RunFacts, picture: bytes) -> str:
         f'<h2>Curves</h2><img alt="curves of the run" src="data:image/png;base64,{base64.b64encode(picture).decode()}">',
         f"<h2>Alarms</h2><p class=verdict>{escape_html(alarm_words(facts)).replace(chr(10), '<br>')}</p>",
         "<h2>Generations</h2>" + _generations(facts),
+        f"<p>The gate: {escape_html(gate_words(facts.gate))}</p>" if facts.gate.judged else "",
         "<h2>Optimizer steps</h2>" + _steps(facts),
         _evictions(facts),
         "<h3>Words</h3><ul>" + "".join(f"<li><b>{name}</b>: {meaning}</li>" for name, meaning in WORDS) + "</ul>",

@@ -17,6 +17,7 @@ from infra.report.facts import (
     EvaluationFacts,
     EvictionFacts,
     ExampleFacts,
+    GateFacts,
     GenerationFacts,
     RoleFacts,
     RunFacts,
@@ -54,6 +55,14 @@ SELECT generation, stage, dateDiff('millisecond', min(begun), max(ended)) / 1000
 
 GATE_SECONDS = """
 SELECT generation, sum(gate_wall_s) AS seconds FROM verdicts FINAL WHERE run_id = {run:String} GROUP BY generation
+"""
+
+# A judgement that ran has used CPU time; what was lost, did not parse or was known already has not.
+GATE_COST = """
+SELECT countIf(gate_cpu_s > 0) AS judged, countIf(gate_cpu_s = 0 AND rule NOT IN ('lost', 'parse')) AS taken,
+       quantileExactIf(0.5)(gate_cpu_s, gate_cpu_s > 0) AS median_cpu_s, max(gate_cpu_s) AS most_cpu_s,
+       sum(gate_cpu_s) AS total_cpu_s, quantileExactIf(0.5)(gate_wall_s, gate_cpu_s > 0) AS median_wall_s
+FROM verdicts FINAL WHERE run_id = {run:String}
 """
 
 STEPS = """
@@ -137,11 +146,21 @@ def read_run(store: Store, run_id: str, evaluation: EvaluationFacts | None = Non
         episode=_episode(store, run_id, examples),
         evaluation=evaluation,
         records={table: _count(store, table, run_id) for table in TABLES},
+        gate=_gate(store, run_id),
         audits=_audits(store, run_id),
         evictions=[_eviction(row) for row in store.query(EVICTIONS, run)],
         alarms=find_alarms(generations, steps, _lag_limits(recipe)),
         uncredited=int(store.query(UNCREDITED, run)[0]["uncredited"]) if asked else -1,
     )
+
+
+def read_alarms(store: Store, run_id: str) -> list[str]:
+    """The alarms of a run so far, without the rest of a report. Raises StoreError."""
+    run = {"run": run_id}
+    head = store.query(MINUTES, run)
+    recipe = json.loads(str(head[0]["recipe_json"] or "{}")) if head else {}
+    generations = [_generation(row, {}) for row in store.query(GENERATIONS, run)]
+    return find_alarms(generations, [_step(row) for row in store.query(STEPS, run)], _lag_limits(recipe))
 
 
 def _lag_limits(recipe: dict[str, Any]) -> dict[str, int]:
@@ -156,6 +175,14 @@ def _lag_limits(recipe: dict[str, Any]) -> dict[str, int]:
 def _count(store: Store, table: str, run_id: str) -> int:
     rows = store.query(f"SELECT count() AS rows FROM {table} FINAL WHERE run_id = {{run:String}}", {"run": run_id})  # noqa: S608
     return int(rows[0]["rows"])
+
+
+def _gate(store: Store, run_id: str) -> GateFacts:
+    row = store.query(GATE_COST, {"run": run_id})[0]
+    if not int(row["judged"]):
+        return GateFacts(taken=int(row["taken"]))
+    seconds = {name: float(row[name]) for name in ("median_cpu_s", "most_cpu_s", "total_cpu_s", "median_wall_s")}
+    return GateFacts(judged=int(row["judged"]), taken=int(row["taken"]), **seconds)
 
 
 def _audits(store: Store, run_id: str) -> AuditFacts:

@@ -14,6 +14,7 @@ from infra.report.facts import (
     EvaluationFacts,
     EvictionFacts,
     ExampleFacts,
+    GateFacts,
     GenerationFacts,
     RunFacts,
     StepFacts,
@@ -24,6 +25,8 @@ def show(facts: RunFacts, console: Console) -> None:
     """Prints the whole report."""
     parts: list[RenderableType] = [generation_table(facts.generations), step_table(facts.steps)]
     parts.append(Panel(escape_markup(alarm_words(facts)), title="Alarms", title_align="left"))
+    if facts.gate.judged:
+        parts.append(Panel(escape_markup(gate_words(facts.gate)), title="The gate's cost", title_align="left"))
     if facts.audits.requested or facts.evictions:
         parts.append(eviction_panel(facts.audits, facts.evictions))
     parts += map(_example, facts.examples)
@@ -60,6 +63,15 @@ def alarm_words(facts: RunFacts) -> str:
     if facts.uncredited >= 0:
         lines.append(f"Regret went uncredited for {facts.uncredited} designs: their hints did not help the earlier policy.")
     return "\n".join(lines)
+
+
+def gate_words(gate: GateFacts) -> str:
+    """What the judgements cost, in words."""
+    taken = f" {gate.taken} more designs were judged already and took that verdict." if gate.taken else ""
+    return (
+        f"{gate.judged} designs were judged. The median judgement took {gate.median_cpu_s:.3f} s of CPU, its jails' included "
+        f"(most: {gate.most_cpu_s:.3f} s, together {gate.total_cpu_s:.1f} s), and {gate.median_wall_s:.3f} s of time.{taken}"
+    )
 
 
 def audit_words(audits: AuditFacts, evictions: list[EvictionFacts]) -> str:

@@ -236,6 +236,8 @@ def test_report_reads_the_run_from_the_store(finished: Finished) -> None:
     assert [row.generation for row in facts.generations] == list(range(STEPS))
     assert all(row.seconds.keys() >= {"design", "gate", "play"} for row in facts.generations)
     assert len(facts.steps) == len(finished.records[Topic.STEP_FINISHED])
+    assert facts.gate.judged + facts.gate.taken >= sum(row.valid for row in facts.generations)
+    assert 0 < facts.gate.median_cpu_s <= facts.gate.most_cpu_s <= facts.gate.total_cpu_s
     assert facts.examples
     assert facts.episode is not None
     assert facts.episode.turns

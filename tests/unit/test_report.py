@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -15,6 +16,7 @@ from infra.report.facts import (
     EpisodeFacts,
     EvaluationFacts,
     ExampleFacts,
+    GateFacts,
     GenerationFacts,
     RoleFacts,
     RunFacts,
@@ -77,6 +79,18 @@ def test_terminal_report_tells_the_numbers() -> None:
         assert part in text, part
     assert "won 37.0% before" in text
     assert re.search(r"gain\s+is\s+not\s+chance", text)
+
+
+def test_terminal_and_page_tell_what_the_gate_cost() -> None:
+    facts = replace(make_facts(), gate=GateFacts(96, 3, 0.1432, 0.5219, 14.64, 0.2513))
+    drawn = b"no picture"
+    for text in (shown(facts), page.write_page(facts, drawn)):
+        told = " ".join(text.replace("│", " ").split())
+        assert "96 designs were judged" in told
+        assert "took 0.143 s of CPU" in told
+        assert "most: 0.522 s, together 14.6 s" in told
+        assert "3 more designs were judged already" in told
+    assert "designs were judged" not in shown(make_facts())
 
 
 def test_narrow_terminal_wraps_and_cuts_nothing_off() -> None:
