@@ -79,6 +79,16 @@ def descendants(pid: int) -> set[int]:
     return found - {pid}
 
 
+def running(pids: set[int]) -> set[int]:
+    """Those that still run: a zombie does not."""
+    found = set()
+    for pid in pids:
+        with suppress(OSError, IndexError):
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                found.add(pid)
+    return found
+
+
 def _slots_with_cgroups() -> set[int]:
     hierarchy = cgroup.find_hierarchy(Path("/proc/mounts").read_text())
     return cgroup.existing_slots(hierarchy) if hierarchy else set()

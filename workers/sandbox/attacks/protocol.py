@@ -86,7 +86,11 @@ ATTACKS: Final = (
     Attack(
         "reply twice",
         _UNASKED,
-        forging_program("""send(b'["stepped",ID,"forged",1.0,true,false,true]')\nresult = 'second'"""),
+        forging_program("""
+body = b'["stepped",ID,"forged",1.0,true,false,true]'.replace(b"ID", str(request()).encode())
+os.write(channel(), (struct.pack(">I", len(body)) + body) * 2)
+time.sleep(9)
+"""),
         "says forged",
     ),
     Attack(
