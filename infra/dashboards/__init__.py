@@ -1,0 +1,1 @@
+"""Dashboards over the environment memory: SQL files that a local page and Grafana share."""

@@ -1,0 +1,28 @@
+-- title: Environments
+-- shows: Every design with its verdict and, once its generation has closed, how it was played and what the designer earned.
+-- kind: table
+-- unit: text
+-- order: 110
+SELECT
+    v.env_id AS environment,
+    v.generation AS generation,
+    v.skill AS skill,
+    multiIf(r.evicted != '', 'evicted', v.valid, 'admitted', v.rule) AS verdict,
+    if(r.env_id = '' OR NOT v.valid, NULL, r.win_rate) AS `win rate`,
+    if(r.env_id = '' OR NOT v.valid, NULL, r.hint_win_rate) AS `with hint`,
+    if(r.env_id = '' OR NOT v.valid, NULL, r.regret) AS regret,
+    if(r.env_id = '', NULL, r.reward) AS reward
+FROM
+(
+    SELECT env_id, generation, slot, design_attempt, skill, valid, rule
+    FROM verdicts FINAL
+    WHERE run_id = {run:String}
+        AND positionCaseInsensitive(concat(env_id, ' ', skill, ' ', if(valid, 'admitted', rule)), {search:String}) > 0
+    ORDER BY generation DESC, slot, design_attempt
+    LIMIT {limit:UInt32}
+) AS v
+LEFT JOIN
+(
+    SELECT env_id, generation, win_rate, hint_win_rate, regret, reward, evicted FROM rewards FINAL WHERE run_id = {run:String}
+) AS r ON v.env_id = r.env_id AND v.generation = r.generation
+ORDER BY v.generation DESC, v.slot, v.design_attempt
