@@ -1,6 +1,8 @@
 # make install   everything that a run needs, into .venv (no root rights, no Docker, no Java needed)
 # make demo      the whole self-play loop on this machine, with a report
 # make test      every check and test
+# make soak      fifty random kills over a longer run, tides of processes, long outages; a quarter of an hour (SOAK_KILLS, SOAK_SEED)
+# make bench     the sandbox's and the gate's figures beside their targets; some minutes, as root, on an otherwise idle machine
 # make lock      requirements.lock anew, after a change in pyproject.toml
 
 PYTHON ?= python3.11
@@ -10,7 +12,7 @@ UV_VERSION := 0.12.0
 STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo test lint lock clean
+.PHONY: install demo test soak bench lint lock clean
 
 install: $(STAMP)
 
@@ -36,6 +38,12 @@ lint: install
 
 test: lint
 	$(BIN)/python -m pytest
+
+soak: install
+	$(BIN)/python -m pytest -m soak -s tests/soak
+
+bench: install
+	$(BIN)/python -m tests.bench
 
 lock:
 	$(BIN)/uv pip compile --quiet --python $(BIN)/python --generate-hashes --no-emit-index-url --extra dev -o requirements.lock pyproject.toml
