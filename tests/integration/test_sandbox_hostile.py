@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from infra.cli.app import run_app
 from workers.sandbox import EndReason, Limits, Sandbox, SessionEnd, attacks, open_sandbox
@@ -126,6 +128,17 @@ def test_user_inside_is_nobody_and_sees_no_shell(sandbox: Sandbox) -> None:
     assert told(sandbox, "import os\nresult = (os.getuid(), sorted(os.listdir('/')), os.listdir('/bin'))") == (
         "(65534, ['bin', 'lib', 'lib64'], ['python3'])"
     )
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.binary(max_size=200))
+def test_whatever_bytes_a_jail_sends_its_session_ends_typed_or_has_a_reply(drill: Drill, sent: bytes) -> None:
+    body = "        import os\n        os.write(4, bytes.fromhex(action))\n        os._exit(0)"
+    with pytest.raises(SessionEnd) as caught, drill.sandbox.open(SHAPE.format(body=body), max_turns=25, limits=QUICK) as session:
+        session.reset(1)
+        while True:
+            session.step(sent.hex())
+    assert caught.value.reason in (EndReason.PROTOCOL, EndReason.ENV_ERROR)
 
 
 def test_failing_episode_leaves_its_siblings_alone(sandbox: Sandbox) -> None:

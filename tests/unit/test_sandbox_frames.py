@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.sandbox import frames
+from workers.sandbox import frames, runner
 from workers.sandbox.base import INFRASTRUCTURE, EndReason, is_infrastructure
 from workers.sandbox.cgroup import Hierarchy, find_hierarchy, prepare_parent, remove_parent, slot_cgroup
 
@@ -49,6 +51,57 @@ def test_any_json_decodes_to_a_reply_or_a_violation(value: object) -> None:
     except frames.ViolationError:
         return
     assert isinstance(reply, frames.Stepped)
+
+
+@given(st.lists(st.binary(max_size=80), max_size=5), st.integers(0, 40))
+def test_any_stream_of_bytes_ends_in_one_of_the_typed_errors(pieces: list[bytes], size: int) -> None:
+    host, jail = socket.socketpair()
+    channel = frames.Channel(host, 64)
+    for piece in [frames.HEADER.pack(size), *pieces]:
+        jail.sendall(piece)
+    jail.close()
+    try:
+        with pytest.raises((frames.ClosedError, frames.ViolationError)):
+            read_to_the_end(channel)
+    finally:
+        channel.close()
+
+
+def read_to_the_end(channel: frames.Channel) -> None:
+    """Decodes frames until something is raised."""
+    while True:
+        frames.decode(channel.receive(0.1))
+        channel.check_quiet()
+
+
+@given(st.sampled_from([HONEST, b'["began",7,"seen",true]', b'["solved",7,["a","b"]]', b'["failed",7,"raised","x"]']), st.data())
+def test_honest_reply_with_bytes_changed_is_a_reply_of_bounded_values_or_a_violation(body: bytes, data: st.DataObject) -> None:
+    changed = bytearray(body)
+    for _ in range(data.draw(st.integers(1, 4))):
+        changed[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        reply = frames.decode(bytes(changed))
+    except frames.ViolationError:
+        return
+    assert type(reply.id) is int
+    if isinstance(reply, frames.Stepped):
+        assert math.isfinite(reply.reward)
+        reply.observation.encode()
+        assert {type(reply.terminated), type(reply.truncated), type(reply.info_empty)} == {bool}
+
+
+@given(st.text(), st.floats(-1e300, 1e300), st.booleans(), st.booleans())
+def test_what_the_runner_replies_is_what_the_host_decodes(observation: str, reward: float, ended: bool, empty: bool) -> None:
+    told = runner.make_frame("stepped", 7, observation, reward, ended, False, empty)
+    assert frames.decode(told[4:]) == frames.Stepped(7, observation, reward, ended, False, empty)
+
+
+@given(st.sampled_from(["reset", "step", "solve"]), st.integers(0, (1 << 48) - 1), st.text() | st.integers(0, (1 << 63) - 1))
+def test_what_the_host_asks_is_what_the_runner_reads(operation: str, identity: int, argument: str | int) -> None:
+    host, jail = socket.socketpair()
+    with host, jail:
+        host.sendall(frames.encode(operation, identity, argument))
+        assert runner.read_frame(jail.fileno()) == [operation, identity, argument]
 
 
 def test_honest_reply_decodes_to_what_it_says() -> None:
@@ -95,6 +148,26 @@ def test_frame_arrives_whole_however_it_is_cut(ends: tuple[frames.Channel, socke
         channel.receive(0.01)
     jail.sendall(raw[20:])
     assert channel.receive(1.0) == HONEST
+
+
+def test_frame_that_trickles_does_not_stretch_the_deadline(ends: tuple[frames.Channel, socket.socket]) -> None:
+    channel, jail = ends
+    stop = threading.Event()
+
+    def trickle() -> None:
+        for byte in frames.HEADER.pack(len(HONEST)) + HONEST:
+            jail.sendall(bytes([byte]))
+            if stop.wait(0.02):
+                return
+
+    sender = threading.Thread(target=trickle)
+    sender.start()
+    try:
+        with pytest.raises(TimeoutError):
+            channel.receive(0.2)  # all of it takes more than a second
+    finally:
+        stop.set()
+        sender.join()
 
 
 def test_frame_over_the_limit_is_refused_before_its_body_comes(ends: tuple[frames.Channel, socket.socket]) -> None:
