@@ -163,6 +163,8 @@ class Jail:
             and code in (128 + signal.SIGKILL, -signal.SIGKILL)
         ):
             return SessionEnd(EndReason.OOM, "the jail's memory limit")
+        if code == signal.SIGXCPU:
+            return SessionEnd(EndReason.CPU, "compiling the source")
         if code == 128 + signal.SIGSYS:
             return SessionEnd(EndReason.SECCOMP, "the jail's zygote made a forbidden system call")
         if code in (128 + signal.SIGSEGV, 128 + signal.SIGABRT, 128 + signal.SIGBUS):

@@ -35,6 +35,11 @@ PR_SET_SECCOMP = 22
 SECCOMP_MODE_FILTER = 2
 RLIMIT_CPU = 0
 RLIMIT_AS = 9
+SIGXCPU = 24
+SIG_DFL = 0
+# of the compiler, which nested `finally` doubles at each depth; the jail's own limit (jail.cfg) is the zygote's afterwards
+COMPILE_CPU_S = 2
+JAIL_CPU_S = 120
 KEPT_STATUSES = 4096
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 # Syscalls that the zygote needs and no child may use; the jail's own allow-list (seccomp.kafel) stops all others.
@@ -150,6 +155,8 @@ class Kernel:
         program = _ctypes.dlopen(None, 0)  # type: ignore[arg-type] # None is the program itself
         self.prctl = Function(_ctypes.dlsym(program, "prctl"))
         self.setrlimit = Function(_ctypes.dlsym(program, "setrlimit"))
+        self.signal = Function(_ctypes.dlsym(program, "signal"))
+        self.leave: int = _ctypes.dlsym(program, "_exit")
         self._byte: Any = Byte
         self._address = _ctypes.addressof
         self._kept: list[object] = []
@@ -213,11 +220,18 @@ class Zygote:
 
     def load(self, source: str) -> None:
         """Compiles the source and imports what its module level names; a fault is kept for the children to tell."""
+        kernel = self.kernel
+        # a namespace's first process gets no signal that it does not handle, and Python's own handlers wait for the compiler
+        kernel.signal(SIGXCPU, kernel.leave, 0, 0, 0)
+        kernel.setrlimit(RLIMIT_CPU, kernel.limit(COMPILE_CPU_S, JAIL_CPU_S), 0, 0, 0)
         try:
             self.code = compile(source, "environment", "exec", dont_inherit=True, optimize=0)
         except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
             self.fault = EnvironmentFaultError("raised", describe(error))
             return
+        finally:
+            kernel.setrlimit(RLIMIT_CPU, kernel.limit(JAIL_CPU_S, JAIL_CPU_S), 0, 0, 0)
+            kernel.signal(SIGXCPU, SIG_DFL, 0, 0, 0)
         for name in self.code.co_names:
             if name.partition(".")[0] in PREIMPORT:
                 try:

@@ -40,6 +40,7 @@ class Barrier(StrEnum):
     CALL_CPU = "CPU time of a call"
     CALL_TIME = "wall time of a call"
     SESSION_CPU = "CPU time of the session"
+    COMPILE_CPU = "CPU time of the compiler"
     STEPS = "steps of the session"
     TEXT_SIZE = "size of a text"
     FRAME_SIZE = "size of a frame"

@@ -75,6 +75,13 @@ for _ in range(200):
 result = os.fstat(1).st_size
 """
 
+
+def _compiler_bomb(functions: int) -> str:
+    """Functions whose code doubles with each of fourteen nested `finally`."""
+    body = "".join(f"{' ' * depth}try: pass\n{' ' * depth}finally:\n" for depth in range(1, 15)) + " " * 15 + "x = 1\n"
+    return "".join(f"def f{number}():\n{body}" for number in range(functions)) + program("result = 1")
+
+
 ATTACKS: Final = (
     Attack(
         "hoard memory",
@@ -97,6 +104,12 @@ ATTACKS: Final = (
         (Layer(Barrier.CALL_CPU, "ends cpu: making"),),
         "while True:\n    pass\n",
         note="without a limit it goes on",
+    ),
+    Attack(
+        "never end the compiler",
+        (Layer(Barrier.COMPILE_CPU, "ends cpu: compiling the source"),),
+        _compiler_bomb(30),
+        "says 1",
     ),
     Attack("use up the session's time", _SESSION_CPU, program(_BUSY.replace("SECONDS", "1.5")), "says went on", limits=_SESSION),
     Attack(
