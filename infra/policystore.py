@@ -24,6 +24,8 @@ from schemas.train import PolicyPublished
 
 WEIGHTS = ".safetensors"
 SUFFIXES = frozenset({WEIGHTS, ".json", ".txt", ".jinja", ".model"})
+# Keys of config.json by which transformers would fetch code: classes from a repository, and (where they name one) kernels.
+CODE_KEYS = ("auto_map", "attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
 NOT_POLICY = frozenset({"README.txt", "LICENSE.txt", "optimizer.json", "trainer_state.json"})
 DIGEST_IN_NAME = 16
 _FOLDER = re.compile(r"v(\d{8})-[0-9a-f]{16}")
@@ -73,6 +75,9 @@ class PolicyStore:
         folder = Path(published.place.removeprefix("file://")).absolute()
         if folder.parent.resolve() != self.place.resolve() or not _FOLDER.fullmatch(folder.name):
             raise PolicyError(f"policy {published.version} names {published.place}, which is not below {self.place}")
+        linked = next((path for path in (folder, *folder.glob("*")) if path.is_symlink()), None)
+        if linked is not None:
+            raise PolicyError(f"policy {published.version}: {linked} is a link", "A policy is files in its own folder")
         try:
             found = files_digest(folder, policy_files(folder))
         except (ModelError, OSError) as problem:
@@ -150,8 +155,10 @@ def _check_config(path: Path) -> None:
         raise ModelError(f"{path} is no JSON: {problem}", "Save the model again") from problem
     if not isinstance(config, dict) or "model_type" not in config:
         raise ModelError(f"{path} names no model_type", "Save the model with save_pretrained")
-    if config.get("auto_map"):
-        raise ModelError(f"{path} asks for remote code (auto_map)", "Use an architecture that transformers knows")
+    for key in CODE_KEYS:
+        named = config.get(key)
+        if named and (key == "auto_map" or "/" in json.dumps(named)):
+            raise ModelError(f"{path} asks for remote code ({key})", "Use an architecture that transformers knows")
 
 
 def _check_shards(folder: Path, names: list[str]) -> None:

@@ -92,6 +92,16 @@ class ReferenceGoneError(SpadeError):
     """A record that a batch points to is no longer in the log."""
 
 
+class ArchiveError(SpadeError):
+    """An archive's file that is missing, cut off or changed; names the file and the place in it."""
+
+    exit_code = 2
+
+
+class CheckpointError(SpadeError):
+    """A checkpoint whose digests or files are wrong; names the file."""
+
+
 class PolicyError(SpadeError):
     """A policy whose digest or files are wrong."""
 

@@ -24,7 +24,7 @@ import msgspec
 from infra.policystore import flush_folder, write_error
 from infra.telemetry import get_logger
 from schemas.common import Reference
-from schemas.errors import TrainingError
+from schemas.errors import CheckpointError, TrainingError
 from schemas.train import StepFinished
 
 if TYPE_CHECKING:
@@ -132,30 +132,35 @@ class CheckpointStore:
 
 
 def read_checkpoint(folder: Path) -> tuple[Progress, dict[str, Tensor]]:
-    """A checkpoint whose digests hold. Raises ValueError, msgspec.MsgspecError, SafetensorError or OSError for a damaged one."""
+    """A checkpoint whose digests hold. Raises CheckpointError naming the file that is missing, changed or of another kind."""
+    from safetensors import SafetensorError
     from safetensors.torch import load
 
     match = _FOLDER.fullmatch(folder.name)
-    manifest = (folder / MANIFEST).read_bytes()
-    if match is None or hashlib.sha256(manifest).hexdigest()[:16] != match[2]:
-        raise ValueError(f"{folder / MANIFEST} does not have the digest in its folder's name")
-    digests = msgspec.json.decode(manifest, type=dict[str, str])
+    path = folder / MANIFEST
     data = {}
-    for name in (TENSORS, PROGRESS):
-        data[name] = (folder / name).read_bytes()
-        if hashlib.sha256(data[name]).hexdigest() != digests.get(name):
-            raise ValueError(f"{folder / name} does not have the digest in its manifest")
-    return msgspec.json.decode(data[PROGRESS], type=Progress), load(data[TENSORS])
+    try:
+        manifest = path.read_bytes()
+        if match is None or hashlib.sha256(manifest).hexdigest()[:16] != match[2]:
+            raise CheckpointError(f"{path} does not have the digest in its folder's name")
+        digests = msgspec.json.decode(manifest, type=dict[str, str])
+        for path in (folder / TENSORS, folder / PROGRESS):
+            data[path.name] = path.read_bytes()
+            if hashlib.sha256(data[path.name]).hexdigest() != digests.get(path.name):
+                raise CheckpointError(f"{path} does not have the digest in its manifest")
+        progress = msgspec.json.decode(data[PROGRESS], type=Progress)
+        path = folder / TENSORS
+        return progress, load(data[TENSORS])
+    except (OSError, ValueError, msgspec.MsgspecError, SafetensorError) as problem:
+        raise CheckpointError(f"{path} can't be read as what it should be: {problem}") from problem
 
 
 @contextlib.contextmanager
 def _told_damage(folder: Path) -> Iterator[None]:
     """Passes over a damaged checkpoint with a warning."""
-    from safetensors import SafetensorError
-
     try:
         yield
-    except (OSError, ValueError, msgspec.MsgspecError, SafetensorError) as problem:
+    except CheckpointError as problem:
         _log.warning("checkpoint passed over", folder=str(folder), cause=str(problem))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import typer
 
 from infra import telemetry
-from infra.cli import chaos, checks, demo, evaluate, local, nano, runs, stages, tables
+from infra.cli import archive, chaos, checks, dashboard, demo, evaluate, local, memory, nano, replay, runs, stages, tables, why
 from infra.plaintext import escape_line
 from schemas.errors import SpadeError
 
@@ -32,10 +32,22 @@ app.command("train", epilog="Example: spade train --run nano-20260101-120000-ab1
 app.command("topics", epilog="Example: spade topics --broker kafka.lan:9092 --partitions 24")(tables.topics)
 app.command("migrate", epilog="Example: spade migrate --store clickhouse://default@clickhouse.lan:8123/spade")(tables.migrate)
 app.command("status", epilog="Example: spade status --run nano-20260101-120000-ab12")(tables.status)
+app.command("dashboard", epilog="Example: spade dashboard --run nano-20260101-120000-ab12")(dashboard.dashboard)
 app.command("doctor", epilog="Example: spade doctor")(checks.doctor)
 app.command("gate", epilog="Example: spade gate my_env.py --hint 'keep a running value'")(checks.gate)
 app.command("chaos", epilog="Example: spade chaos tiny --kills 10 --seed 1")(chaos.chaos)
 app.command("eval", epilog="Example: spade eval --version 0 --version 12")(evaluate.evaluate)
+app.command("why", epilog="Example: spade why 7d0e1c9a")(why.why)
+app.command("replay", epilog="Example: spade replay 7d0e1c9a-... --actions-only")(replay.replay)
+app.command("archive", epilog="Example: spade archive nano-20260101-120000-ab12 --out archives/first")(archive.archive)
+memory_app = typer.Typer(
+    help="The environment memory: what the store holds of a run.", no_args_is_help=True, epilog="Example: spade memory digest"
+)
+memory_app.command("digest", epilog="Example: spade memory digest --run nano-20260101-120000-ab12")(memory.digest)
+memory_app.command(
+    "rebuild", epilog="Example: spade memory rebuild --archive archives/first --store clickhouse://default@ch.lan:8123/again"
+)(memory.rebuild)
+app.add_typer(memory_app, name="memory")
 nano_app = typer.Typer(help="The nano model that the demo trains.", no_args_is_help=True, epilog="Example: spade nano build")
 nano_app.command("build", epilog="Example: spade nano build --out /tmp/nano")(nano.build)
 app.add_typer(nano_app, name="nano")
