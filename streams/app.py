@@ -66,7 +66,7 @@ async def _serve(stage: Stage, found: Run, context: ProcessContext, partitions: 
     shell = StageShell(stage, found, context, partitions, data_dir, SystemClock(), instance_id)
     restore = _on_signals(shell.stopped.set)
     watches = [
-        asyncio.create_task(_watch_end(shell, found.run_id, context.broker)),
+        asyncio.create_task(_watch_end(shell, found, context.broker)),
         asyncio.create_task(_watch_standstill(shell, found, context.broker)),
     ]
     try:
@@ -93,17 +93,20 @@ async def _end(shell: StageShell) -> None:
             get_logger("streams.app").warning("the stage did not stop in time", limit_s=STOP_LIMIT_S)
 
 
-async def _watch_end(shell: StageShell, run_id: str, broker: BrokerSettings) -> None:
+async def _watch_end(shell: StageShell, found: Run, broker: BrokerSettings) -> None:
     """Stops the shell once the run has finished and what it left is acknowledged, or DRAIN_LIMIT_S later."""
     log = get_logger("streams.app")
-    reader = await asyncio.to_thread(ControlReader, broker, [Topic.RUN_FINISHED], run_id)
+    reader = await asyncio.to_thread(ControlReader, broker, [Topic.RUN_FINISHED], found.run_id)
     try:
         while not shell.stopped.is_set() and not await asyncio.to_thread(reader.poll, WATCH_S):
             pass
         finished = time.monotonic()
         while not shell.stopped.is_set():
             now = time.monotonic()
-            if shell.is_idle and now - max(shell.last_activity, finished) > QUIET_S:
+            if not shell.is_ready:
+                finished = now  # what waits can't be read yet; the watchdog limits that
+            quiet = shell.is_idle and now - max(shell.last_activity, finished) > QUIET_S
+            if quiet and await _has_read_all(shell, found, broker):
                 break
             if now - finished > DRAIN_LIMIT_S:
                 log.warning("run finished with inputs held", held=shell.held.count)
@@ -114,6 +117,17 @@ async def _watch_end(shell: StageShell, run_id: str, broker: BrokerSettings) -> 
     finally:
         await asyncio.to_thread(reader.close)
         shell.stopped.set()
+
+
+async def _has_read_all(shell: StageShell, found: Run, broker: BrokerSettings) -> bool:
+    """Whether the stage has taken all that its partitions hold now; being quiet alone may be the delay of a fetch."""
+    parts, taken = set(shell.assigned), dict(shell.taken)
+    view = await asyncio.to_thread(GroupView, broker, group_name(shell.stage, found.run_id))
+    try:
+        seen = await asyncio.to_thread(view.read, parts, taken, {})
+    finally:
+        await asyncio.to_thread(view.close)
+    return parts == shell.assigned and not any(one.is_behind for one in seen.values())
 
 
 async def _watch_standstill(shell: StageShell, found: Run, broker: BrokerSettings) -> None:
