@@ -78,7 +78,7 @@ class Digger:
     def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         results = []
         for request in requests:
-            first = "found" not in self._dialect.decode(request.prompt) and "nothing" not in self._dialect.decode(request.prompt)
+            first = "<act>dig" not in self._dialect.decode(request.prompt)
             tokens = self._dialect.write_turn("", "dig" if first else "7")
             results.append(SampleResult(tokens, [-1.0] * len(tokens), "stop"))
         return results

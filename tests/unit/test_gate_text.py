@@ -69,10 +69,44 @@ def test_honest_source_passes_and_its_play_text_lacks_solution_alone(path: Path)
         ("shared-state", "SumEnv.count = 1"),
         ("shared-state", "f = lambda x=[]: x"),
         ("shared-state", "type(self).seen.append(1)"),
+        ("shared-state", "f = lambda x=([],): x"),
+        ("imports", "tools = random"),
+        ("imports", "(lambda: random)()"),
+        ("imports", "[m for m in [random]]"),
+        ("imports", "[random for m in range(3)]"),
+        ("imports", "str(random)"),
+        ("calls", "from operator import attrgetter\n        attrgetter('_x')(self)"),
+        ("calls", "hasattr(self, '__init__'[1:])"),
+        ("calls", "getattr(self, 'f_back')"),
+        ("calls", "from string import Formatter"),
+        ("dunder", "match self:\n            case object(f_back=x):\n                pass"),
     ],
 )
 def test_forbidden_line_is_refused_by_its_rule(rule: str, line: str) -> None:
     assert rule_of(SUM.replace(BODY, f"{line}\n        {BODY}")) == rule
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "random = seed\n        rng = random",
+        "rng = (lambda random: random)(seed)",
+        "open = [random.random() for _ in range(3)]",
+        "rng = [random for random in range(3)]",
+        "rng = sorted([(1, 2)], key=operator.itemgetter(0))",
+        "rng = operator.attrgetter('answer')(self), operator.methodcaller('reset', 3)",
+        "rng = getattr(self, 'answer', 0), random.random, copy.copy(seed), collections.abc.Mapping",
+        "self.id, self.open, self.eval = 1, 2, 3",
+    ],
+)
+def test_honest_line_passes_the_static_rules(line: str) -> None:
+    needed = "import collections.abc\nimport copy\nimport operator\nimport random\n"
+    assert rule_of(SUM.replace("import random\n", needed, 1).replace(BODY, line)) is None
+
+
+def test_lines_that_end_as_on_windows_are_cut_as_others() -> None:
+    play = cut_solution(SUM.replace("\n", "\r\n"))
+    assert play.replace("\r\n", "\n") == cut_solution(SUM)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +124,14 @@ def test_forbidden_line_is_refused_by_its_rule(rule: str, line: str) -> None:
         ("contract", "(" * 3000),
         ("module-work", SUM + "\nfor n in range(3):\n    pass\n"),
         ("module-work", SUM + "\nrandom.seed(1)\n"),
+        ("shared-state", SUM + "\nSumEnv.count = 1\n"),
+        ("module-work", SUM + "\n\ndef note():\n    pass\n\n\nnote.count = 1\n"),
+        (
+            "imports",
+            SUM.replace("class SumEnv", "from statistics import random as more\n\n\nclass SumEnv").replace(BODY, "x = more"),
+        ),
+        ("imports", SUM.replace("class SumEnv:", "class SumEnv:\n    random = random")),
+        ("contract", SUM.replace("import random", "import random  # a\r# b", 1)),
         ("module-work", SUM + "\nVALUE = random.random()\n"),
         ("async", SUM + "\n\nasync def f():\n    pass\n"),
         ("dunder", SUM.replace("class SumEnv", "class SumEnv(metaclass=type)")),
@@ -149,6 +191,38 @@ def test_wrapper_of_actions_is_what_stands_around_their_answers(actions: list[st
 @pytest.mark.parametrize("form", ["47", "forty 47!", "74", "4-7", "0x2f", "four seven", "NDc", "3437"])
 def test_answer_is_found_in_a_hint_in_each_form(form: str) -> None:
     assert leaks.hint_holds(f"Try {form} first.", "47")
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["forty-seven", "forty seven", "fortyseven", "XLVII", "40 + 7", "50 minus 3", "x47y", "4\u200b7", "\uff14\uff17", "GQ3Q"],
+)
+def test_answer_is_found_in_a_hint_in_disguise(form: str) -> None:
+    assert leaks.hint_holds(f"Try {form} now.", "47")
+
+
+def test_word_is_found_in_a_hint_with_its_alphabet_shifted() -> None:
+    assert leaks.hint_holds("Try zneoyr.", "marble")
+    assert not leaks.hint_holds("Try zneoyr.", "walnut")
+
+
+def test_word_that_only_the_hint_tells_is_secret_and_one_that_the_observation_tells_is_not() -> None:
+    plays = [(["zorblax 12"], ["Add 5 and 7."]), (["zorblax 9"], ["Add 4 and 5."])]
+    assert leaks.secret_words("Write zorblax first.", plays) == {"zorblax": 2}
+    assert leaks.secret_words("Write xalbroz backwards.", plays) == {"zorblax": 2}
+    assert leaks.secret_words("Add the two.", plays) == {}
+    assert (
+        leaks.secret_words("Write zorblax first.", [(actions, [*shown, "Begin with ZORBLAX."]) for actions, shown in plays]) == {}
+    )
+
+
+def test_texts_to_try_come_from_source_and_hint_those_of_both_first() -> None:
+    source = SUM.replace(BODY, f"{BODY}\n        if seed == 4711 or str(seed) == 'sesame':\n            pass")
+    assert leaks.source_texts(source, "Say sesame.")[0] == "sesame"
+    assert "4711" in leaks.source_texts(source, "")
+    assert leaks.shared_texts(source, "Say sesame.") == ["sesame"]
+    assert {"Say 'open up'.", "open up", "pu nepo"} <= set(leaks.hint_texts("Say 'open up'.", source))
+    assert leaks.hint_texts(" ", source) == []
 
 
 @pytest.mark.parametrize("hint", ["Use 471 steps.", "Halve the range.", ""])
