@@ -25,6 +25,9 @@ BOUND: Final = 0.6
 MANY: Final = 160
 NEAR: Final = 0.35
 WELL_BELOW: Final = 0.75
+# from so many seeds on, this far above the bound is chance in one of ten thousand fair coins
+PLAIN_BY: Final = 96
+NEARER: Final = 0.1
 BEYOND_END: Final = 3
 OTHER_HASH_SEED: Final = 1
 ODD_ACTIONS: Final = (
@@ -233,10 +236,11 @@ def check_mean(
         play = known[index] if index < len(known) else judged.table.play(seed, policy(index, seed))
         index += 1
         total += play.value
+        near = NEAR if index < PLAIN_BY else NEARER
         bar = allowed if index >= sure or sure == SEEDS else WELL_BELOW * allowed
         if index <= SEEDS and total + (SEEDS - index) <= bar * SEEDS:
             break
-        if index >= SEEDS and (total <= bar * index or total > (allowed + NEAR) * index or index >= most):
+        if index >= SEEDS and (total <= bar * index or total > (allowed + near) * index or index >= most):
             break
     mean = total / index
     numbers = {"mean": mean, "allowed": allowed, "plays": index}

@@ -22,7 +22,7 @@ COPIES_NEEDED: Final = 6
 LATER_TURNS: Final = 2
 SUSPECTS: Final = 8
 SURE: Final = 48
-TRIALS: Final = 96
+TRIALS: Final = 240
 JUNK: Final = "no such action"
 SENTENCES: Final = (
     "I am not sure. First I look at what is given, then I work step by step, and so the answer must be the one that I name last.",
