@@ -111,7 +111,7 @@ REMOVALS = {
     Barrier.CALL_CPU: Removal(limits={"step_s": 9.0}),
     Barrier.CALL_TIME: Removal(limits={"step_s": 9.0}),
     Barrier.SESSION_CPU: Removal(limits={"cpu_s": 30}),
-    Barrier.COMPILE_CPU: Removal(runner=(("", "COMPILE_CPU_S = JAIL_CPU_S"),)),
+    Barrier.COMPILE_CPU: Removal(runner=(("", "COMPILE_CPU_S = JAIL_CPU_S"),), limits={"start_s": 4.0}),
     Barrier.STEPS: Removal(limits={"steps": 99}),
     Barrier.FRAME_SIZE: Removal(limits={"max_frame_bytes": 0xFFFFFFFF}),
     Barrier.TEXT_SIZE: Removal(runner=(("", "MAX_TEXT = 1 << 20"),)),

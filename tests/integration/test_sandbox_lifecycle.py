@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -109,24 +108,6 @@ def sandbox_target(sandbox: Sandbox, seed: int) -> str:
         return session.reset(seed).removeprefix("target ")
 
 
-def test_many_sessions_keep_descriptors_and_processes_flat() -> None:
-    sandbox = open_sandbox("zygote")
-    try:
-        for _ in range(3):
-            sandbox_target(sandbox, 1)
-        opened = len(descriptors())
-        for seed in range(30):
-            source = SOURCE + f"# {seed % 4}\n"
-            with sandbox.open(source, max_turns=3) as session:
-                session.reset(seed)
-        for _ in range(3):
-            sandbox_target(sandbox, 1)
-        assert len(descriptors()) <= opened + 4
-        assert len(alive(descendants(os.getpid()))) <= 20
-    finally:
-        sandbox.close()
-
-
 def test_sixty_four_sessions_over_sixteen_environments_live_at_once() -> None:
     sandbox = open_sandbox("zygote", slots=2)
     try:
@@ -175,26 +156,6 @@ jail = next(iter(sandbox._live))
 print("ready", *[str(folder) for folder in (jail.slot.group.folders.values() if jail.slot.group else [])], flush=True)
 session.step("busy")
 """
-
-
-def test_killed_host_leaves_no_process_and_no_cgroup() -> None:
-    host = subprocess.Popen([sys.executable, "-c", HOST, SPIN], stdout=subprocess.PIPE, text=True)
-    try:
-        assert host.stdout is not None
-        ready, *folders = host.stdout.readline().split()
-        assert ready == "ready"
-        below = descendants(host.pid)
-        assert len(below) >= 4
-    finally:
-        host.send_signal(signal.SIGKILL)
-        host.wait(10)
-        assert host.stdout is not None
-        host.stdout.close()
-    deadline = time.monotonic() + 30
-    while (alive(below) or any(Path(folder).exists() for folder in folders)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not alive(below)
-    assert not [folder for folder in folders if Path(folder).exists()]
 
 
 def test_killed_launcher_takes_its_jails_along_and_a_sweep_removes_the_cgroups() -> None:
@@ -285,6 +246,11 @@ try:
     open_sandbox("fresh", required_level="full")
 except SandboxError as error:
     print(error.cause)
+from workers.sandbox.attacks import filesystem, secrets, siblings
+from workers.sandbox.attacks.drill import Drill
+drill = Drill()
+tried = [drill.carry_out(attack) for module in (filesystem, secrets, siblings) for attack in module.ATTACKS]
+print(len(tried), [(one.attack.name, one.outcome, one.trouble) for one in tried if not one.held], drill.close())
 """
         home = folder / "home"
         home.mkdir()
@@ -297,11 +263,14 @@ except SandboxError as error:
         }
         done = subprocess.run(
             [str(python), "-c", code], user=54321, group=54321, extra_groups=[], env=environment, cwd="/",
-            capture_output=True, text=True, timeout=120, check=False,
+            capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         lines = done.stdout.splitlines()
         assert lines[:3] == ["rootless", "1.0", "cpu"], done.stderr
         assert "full is required" in lines[3]
+        count, _, wrong = lines[4].partition(" ")
+        assert int(count) >= 60
+        assert wrong == "[] []"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         # where a user has no /run/user folder, nsjail mounts the jail's root over empty folders that it makes here

@@ -68,7 +68,8 @@ class Attack:
     """`layers`: what stops it, first to last. `effect`: the outcome (its beginning) with all of them away, empty where the last
     one is never taken away; `note` says why, or what answers in its place. `program`: the source; words of `canaries` in it are
     filled in. `steps`: how often it is stepped. `bystander`: whether a second session of the same source has to come out
-    unharmed. `machine`: the only processor it is written for.
+    unharmed. `machine`: the only processor it is written for. `rootless`: the outcome at that level, where a jail's user owns its
+    root's files.
 
     An outcome is "says TEXT" (what the step replied), "ends REASON: EVIDENCE", or "raises TYPE" where something else than the
     typed end reached the caller."""
@@ -82,15 +83,16 @@ class Attack:
     limits: Limits = QUICK
     bystander: bool = False
     machine: str = ""
+    rootless: str = ""
 
     @property
     def barrier(self) -> Barrier:
         """The one that stops it."""
         return self.layers[0].barrier
 
-    def held(self, outcome: str) -> bool:
-        """Whether an outcome is the one that the first barrier has to give."""
-        return outcome.startswith(self.layers[0].outcome)
+    def held(self, outcome: str, level: str = "full") -> bool:
+        """Whether an outcome is the one that the first barrier has to give at a level."""
+        return outcome.startswith(self.rootless if self.rootless and level == "rootless" else self.layers[0].outcome)
 
     def runs_here(self) -> bool:
         """Whether this machine's processor is one that it is written for."""
@@ -189,14 +191,18 @@ def program(body: str) -> str:
 def raw_program(body: str) -> str:
     """The same with `call(<NAME>, ...)` for raw system calls, which gives the value or the error's name. A name of CALLS in angle
     brackets stands for its numbers; `room(size, begin)` gives a buffer and its address; `channel()` the session's descriptor."""
-    for name, numbers in CALLS.items():
-        body = body.replace(f"<{name}>", repr(numbers))
-    return _shape(_RAW, body)
+    return _shape(_RAW, _numbered(body))
 
 
 def forging_program(body: str) -> str:
     """The same with `send(frame, size)`, in which ID stands for that of the request that is being answered."""
-    return _shape(_FORGE, body)
+    return _shape(_FORGE, _numbered(body))
+
+
+def _numbered(body: str) -> str:
+    for name, numbers in CALLS.items():
+        body = body.replace(f"<{name}>", repr(numbers))
+    return body
 
 
 def _shape(prelude: str, body: str) -> str:

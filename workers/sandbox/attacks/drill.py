@@ -90,6 +90,8 @@ def running(pids: set[int]) -> set[int]:
 
 
 def _slots_with_cgroups() -> set[int]:
+    if os.geteuid() != 0:
+        return set()  # an ordinary user's jails have none
     hierarchy = cgroup.find_hierarchy(Path("/proc/mounts").read_text())
     return cgroup.existing_slots(hierarchy) if hierarchy else set()
 
@@ -163,7 +165,7 @@ class Drill:
             trouble.append("harmed another session")
         if time.monotonic() - began > DEADLINE_S:
             trouble.append(f"took {time.monotonic() - began:.0f} s")
-        return Tried(attack, outcome, attack.held(outcome) and not trouble, "; ".join(trouble))
+        return Tried(attack, outcome, attack.held(outcome, self.sandbox.level) and not trouble, "; ".join(trouble))
 
     def close(self) -> list[str]:
         """Ends the sandbox; what all attacks together have left on the host."""

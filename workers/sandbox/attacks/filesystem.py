@@ -57,6 +57,7 @@ ATTACKS: Final = (
         (Layer(Barrier.OWNER, "says EACCES"), Layer(Barrier.READ_ONLY, "says EROFS")),
         program("result = attempt(lambda: os.close(os.open('/lib/python3.11/spade_runner.pyc', os.O_RDWR)))"),
         "says None",
+        rootless="says EROFS",
     ),
     _change("make a folder", "os.mkdir('/folder')"),
     _change("unlink the interpreter", "os.unlink('/bin/python3')"),

@@ -134,6 +134,12 @@ for _ in range(9999):
         "says x",
     ),
     Attack(
+        "observe a text that grows on its way",
+        (Layer(Barrier.FRAME_SIZE, "ends protocol: step: a frame of"),),
+        program("result = '\\0' * 50000"),
+        "says \0",
+    ),
+    Attack(
         "promise more than is sent and leave",
         (Layer(Barrier.PROCESS, "ends env_error"),),
         forging_program("send(b'[', 1000)\nos._exit(0)"),

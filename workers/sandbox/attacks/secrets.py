@@ -16,6 +16,7 @@ def connect():
     return "connected"
 result = attempt(connect)
 """
+_OWN_SOCKET: Final = "import _socket\none = _socket.socket(1, 1, 0, channel())\n"
 _OPEN: Final = """
 def look(number):
     try:
@@ -68,13 +69,13 @@ ATTACKS: Final = (
     Attack(
         "pass a descriptor on",
         _SOCKETS,
-        raw_program("import _socket\none = _socket.socket(1, 1, 0, channel())\nresult = attempt(lambda: one.sendmsg([], [], 0))"),
+        raw_program(_OWN_SOCKET + "result = attempt(lambda: one.sendmsg([], [], 0))\none.detach()"),
         "says 0",
     ),
     Attack(
         "take a descriptor in",
         (Layer(Barrier.CHILD_FILTER, "ends seccomp"),),
-        raw_program("import _socket\none = _socket.socket(1, 1, 0, channel())\nresult = attempt(lambda: one.recvmsg(1, 64, 64))"),
+        raw_program(_OWN_SOCKET + "result = attempt(lambda: one.recvmsg(1, 64, 64))\none.detach()"),
         "says EAGAIN",
     ),
     Attack(

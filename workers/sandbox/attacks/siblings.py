@@ -17,7 +17,19 @@ _SIBLING: Final = "os.getpid() - 1"
 _SIGNAL_BY_OWNER: Final = """
 result = call(<fcntl>, channel(), 8, {pid})
 call(<fcntl>, channel(), 10, 9)
+"""
+_SIGNAL_BY_IOCTL: Final = """
+result = call(<ioctl>, channel(), 0x8901, room(8, ({pid}).to_bytes(4, "little"))[1])
+"""
+# signals are asked for, and the next request comes while nobody waits for it
+_LET_THEM_COME: Final = """
 call(<fcntl>, channel(), 4, 0o20002)
+identity = request()
+while True:
+    body = b'["stepped",%d,"%s",0.0,false,false,true]' % (identity, str(result).encode())
+    os.write(channel(), struct.pack(">I", len(body)) + body)
+    time.sleep(0.2)
+    identity = int(os.read(channel(), 4096)[4:].split(b",")[1])
 """
 _FORGED: Final = """send(b'["stepped",ID,"done",0.0,false,false,true]')"""
 
@@ -56,7 +68,7 @@ ATTACKS: Final = (
     Attack(
         "kill a sibling as owner of a descriptor",
         _REFUSED,
-        raw_program(_SIGNAL_BY_OWNER.format(pid=_SIBLING)),
+        forging_program(_SIGNAL_BY_OWNER.format(pid=_SIBLING) + _LET_THEM_COME),
         "says 0, bystander lost",
         steps=2,
         bystander=True,
@@ -64,7 +76,7 @@ ATTACKS: Final = (
     Attack(
         "die as if from outside",
         _REFUSED,
-        raw_program(_SIGNAL_BY_OWNER.format(pid="os.getpid()")),
+        forging_program(_SIGNAL_BY_OWNER.format(pid="os.getpid()") + _LET_THEM_COME),
         "ends died",
         steps=2,
         bystander=True,
@@ -72,10 +84,7 @@ ATTACKS: Final = (
     Attack(
         "signal a sibling by an ioctl of the channel",
         _REFUSED,
-        raw_program(
-            f"result = call(<ioctl>, channel(), 0x8901, room(8, ({_SIBLING}).to_bytes(4, 'little'))[1])\n"
-            "call(<ioctl>, channel(), 0x5452, room(8, bytes([1]))[1])"
-        ),
+        forging_program(_SIGNAL_BY_IOCTL.format(pid=_SIBLING) + _LET_THEM_COME),
         "says 0, bystander lost",
         steps=2,
         bystander=True,
