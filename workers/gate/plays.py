@@ -107,24 +107,24 @@ class Table:
         played: list[Play] = []
         while pending:
             begun = len(played)
-            with self.sandbox.open(self.source, max_turns=self.max_turns) as session:
-                room = LIMITS.steps
-                while pending and len(played) < begun + ON_ONE_OBJECT and room >= self.cap:
-                    played.append(self._next_episode(session, seeds[len(played) % len(seeds)], pending, rule))
-                    pending = pending[len(played[-1].actions) :]
-                    room -= len(played[-1].actions)
+            try:
+                with self.sandbox.open(self.source, max_turns=self.max_turns) as session:
+                    room = LIMITS.steps
+                    while pending and len(played) < begun + ON_ONE_OBJECT and room >= self.cap:
+                        played.append(self._next_episode(session, seeds[len(played) % len(seeds)], pending))
+                        pending = pending[len(played[-1].actions) :]
+                        room -= len(played[-1].actions)
+            except SessionEnd as end:
+                raise refusal(end, f"seed {seeds[len(played) % len(seeds)]}", rule) from end
             drawn = played[begun + derive(self.source, f"{rule} on a new object", begun) % (len(played) - begun)]
             if self.play(drawn.seed, scripted(drawn.actions), rule=rule).transcript() != drawn.transcript():
                 raise Refused(GateRule.RESET, f"seed {drawn.seed}: {drawn.actions[-1][:40]!r} is another thing to a new object")
         return played
 
-    def _next_episode(self, session: Session, seed: int, actions: Sequence[str], rule: GateRule) -> Play:
+    def _next_episode(self, session: Session, seed: int, actions: Sequence[str]) -> Play:
         self.plays += 1
-        try:
-            first = session.reset(seed)
-            done, steps = self._episode(session, first, scripted(actions))
-        except SessionEnd as end:
-            raise refusal(end, f"seed {seed}", rule) from end
+        first = session.reset(seed)
+        done, steps = self._episode(session, first, scripted(actions))
         if not done:
             raise Refused(GateRule.ENDS, "an episode without room for one action")
         return Play(seed, tuple(done), first, tuple(steps))
