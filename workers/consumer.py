@@ -10,6 +10,7 @@ knows; after `tries` it is given up as lost. Blocks until the run has finished, 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -300,13 +301,17 @@ class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-py
         self._committed.update({place: offset.offset for place, offset in offsets.items()})
 
     def _leave(self, producer: RecordProducer) -> None:
-        """After a signal: waits a little for the work in hand, commits what is finished."""
+        """After a signal: waits a little for the work in hand, commits what is finished. To be stopped is no failed try."""
         item = self._running
         if item is not None and self._lane.wait(LEAVE_S):
-            try:
+            with contextlib.suppress(InterruptedError):
                 self._deliver(producer, item)
-            except InterruptedError:
-                log.info("left a unit for the next process", event_id=item.record.event_id)
+                item = None
+        if item is not None and item.place in self._tries:
+            log.info("left a unit for the next process", event_id=item.record.event_id)
+            offset, tried = self._tries[item.place]
+            self._tries[item.place] = (offset, max(tried - 1, 0))
+            self._commit_now({item.place})
         self._commit(time.monotonic() + COMMIT_EVERY_S)
 
 

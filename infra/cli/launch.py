@@ -20,7 +20,7 @@ from infra.cli.rundir import Notes, mark_finished, write_notes
 from infra.cli.services import Say, Services, same_services, services
 from infra.cli.stages import StreamStage, child_environment
 from infra.corpus import corpus_digest
-from infra.kafka_watch import BrokerWatch
+from infra.kafka import BrokerWatch
 from infra.local.guard import Guard
 from infra.restarts import Restarts
 from infra.runs import Run, await_run, code_digest, find_folder, new_run_id, parse_recipe, read_runs, start_run, tokenizer_digest

@@ -248,6 +248,32 @@ def test_a_unit_that_was_not_answered_is_not_committed_and_comes_again_after_a_s
     assert work.began == [1, 2]
 
 
+def test_a_stop_by_a_person_is_no_failed_try(
+    broker_settings: BrokerSettings,
+    run: Run,
+    ask: Callable[..., list[Reference]],
+    start: Callable[..., Process],
+    finish: Callable[[], None],
+) -> None:
+    ask(1, partition=5)
+    for _ in range(2):
+        process: list[Process] = []
+
+        def stop(_: DesignRequested, process: list[Process] = process) -> None:
+            wait_for(lambda: bool(process))
+            process[0].stop.set()
+            raise InterruptedError
+
+        process.append(start(EchoWork(stop), tries=1))
+        assert process[0].join() is None
+    work = EchoWork()
+    last = start(work, tries=1)
+    finish()
+    assert last.join() is None
+    assert work.began == [0]
+    assert [record.lost for record in read_all(broker_settings, Topic.ENV_PROPOSED, run.run_id)] == [""]  # type: ignore[attr-defined]
+
+
 def test_bytes_that_are_no_record_become_dead_letters_and_a_flood_of_them_stops_the_process(
     broker_settings: BrokerSettings,
     run: Run,
