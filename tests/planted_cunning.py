@@ -275,6 +275,11 @@ REACH: dict[str, Fault] = {
 """Ways out of what a source may name."""
 
 BREAKS: dict[str, Fault] = {
+    "waits for others": (
+        "async",
+        changed(("    def step", "    async def later(self):\n        return 0\n\n    def step")),
+        HINT,
+    ),
     "leaves the process": ("runs", changed(("right = action.strip()", "raise SystemExit\n        right = action.strip()")), HINT),
     "recurses without end": (
         "runs",

@@ -15,15 +15,19 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from infra.kafka import LogEntry
+from infra.telemetry import get_logger
 from schemas.common import Record
 from schemas.design import EnvRejected, EnvValidated
+from schemas.errors import StageTimeoutError
 from schemas.topics import Topic
 from workers.gate import RuleProof, Verdict
 
 REMEMBERED: Final = 1024
+READ_S: Final = 120.0
 LOST: Final = "lost"
 PARSE: Final = "parse"
 READ: Final = (Topic.ENV_VALIDATED, Topic.ENV_REJECTED)
+notes = get_logger("workers.verdicts")
 
 
 class Log(Protocol):
@@ -54,7 +58,7 @@ class VerdictBook:
         """The verdict on an equal design, from memory or from what the log holds by now."""
         key = digest(source, hint)
         if key not in self._known and self._log is not None:
-            self.learn(record for _, _, _, record in self._log.catch_up())
+            self._read(self._log)
         if key not in self._known:
             return None
         self._known.move_to_end(key)
@@ -75,6 +79,13 @@ class VerdictBook:
                 self.note(record.full_source, record.hint, _admitted(record), record.verdict_from or record.event_id)
             elif isinstance(record, EnvRejected) and record.rule not in (LOST, PARSE):
                 self.note(record.source, record.hint, _refused(record), record.verdict_from or record.event_id)
+
+    def _read(self, log: Log) -> None:
+        """Learns what the log holds by now. A log too long to be read in time costs judgements, never the worker."""
+        try:
+            self.learn(record for _, _, _, record in log.catch_up(READ_S))
+        except StageTimeoutError as late:
+            notes.warning("earlier verdicts were not read in time: equal designs are judged again", cause=str(late))
 
 
 def digest(source: str, hint: str) -> str:

@@ -57,7 +57,7 @@ def test_every_rule_has_a_planted_fault_and_an_advice() -> None:
     assert len(GOOD) >= 20
 
 
-@pytest.mark.parametrize("note", ["# another comment\n", "# and a third\n"])
+@pytest.mark.parametrize("note", ["# another comment\n"])
 @pytest.mark.parametrize("name", GOOD)
 def test_good_environment_is_admitted_whatever_seeds_its_text_gives(sandbox: Sandbox, name: str, note: str) -> None:
     verdict = verdict_of(sandbox, note + (ENVIRONMENTS / f"{name}.py").read_text())
@@ -179,3 +179,23 @@ def test_near_duplicate_with_renamed_variables_is_dropped_when_its_slots_close(s
     assert (duplicate.env_id, duplicate.slot) == ("env-1", 1)
     assert duplicate.reason.startswith("duplicate: similarity ")
     assert closed.rejected_by_rule == {"duplicate": 1}
+
+
+def test_command_shows_what_a_design_wrote_as_text(tmp_path: Path) -> None:
+    acting = "<script>\\x1b]0;owned\\x07\\x1b[31m[bold red]x[/]\\u202e<eos><act>\\r\\x9b2J"
+    line = "right = action.strip()"
+    texts = {
+        "exception": SUM.replace(line, f"raise ValueError('{acting}')\n        {line}"),
+        "class of the exception": SUM.replace(line, f"raise type('{acting}', (Exception,), {{}})\n        {line}"),
+        "observation": SUM.replace("Add {a}", acting + "{random.random()}"),
+        "action": SUM.replace("str(self.answer)", f"'{acting}'"),
+    }
+    for name, source in texts.items():
+        file = tmp_path / f"{name} [bold red]\u202e.py"
+        file.write_text(source)
+        for as_json in (False, True):
+            out = io.StringIO()
+            assert gate_file(file, HINT, as_json, out=out) == REFUSED
+            shown = out.getvalue()
+            assert all(sign == "\n" or sign.isprintable() for sign in shown), name
+            assert "owned" in shown, name

@@ -11,6 +11,7 @@ import pytest
 
 from schemas.common import Record, Reference
 from schemas.design import EnvProposed, EnvRejected, EnvValidated
+from schemas.errors import StageTimeoutError
 from schemas.rollout import AuditFinished, AuditRequested, RolloutFinished, Turn
 from schemas.topics import BY_RECORD, Topic
 from tests.fakes.sandbox import FakeSandbox
@@ -194,6 +195,19 @@ def test_a_worker_takes_verdicts_of_other_workers_from_the_log_but_none_of_lost_
     log.records += [taken[0]]
     third = make_work(ScriptedGate(), verdicts=VerdictBook(log))
     assert only(third.run(proposal(env_id="g1", hint="a"), AT)).verdict_from == admitted.event_id
+
+
+class SlowLog:
+    """A log that is too long to be read in time."""
+
+    def catch_up(self, deadline_s: float = 60.0) -> list[Any]:
+        raise StageTimeoutError("the run topics were not read to their ends", "Check the broker")
+
+
+def test_a_log_that_cannot_be_read_in_time_costs_a_judgement_and_not_the_worker(make_work: Callable[..., ValidateWork]) -> None:
+    gate = ScriptedGate(verdict())
+    record = only(make_work(gate, verdicts=VerdictBook(SlowLog())).run(proposal(), AT))
+    assert (type(record), len(gate.asked)) == (EnvValidated, 1)
 
 
 def test_a_design_delivered_again_takes_its_own_verdict_and_names_no_other(make_work: Callable[..., ValidateWork]) -> None:
