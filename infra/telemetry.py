@@ -37,8 +37,15 @@ MetricName = Literal[
     "spade_loss",
     "spade_effective_sample_share",
     "spade_policy_lag",
+    "spade_policy_lag_limit",
     "spade_rows_stored_total",
+    "spade_generations_closed",
+    "spade_win_rate",
+    "spade_regret",
+    "spade_regret_error",
+    "spade_diversity_share",
     "spade_restarts_total",
+    "spade_process_info",
 ]
 Kind = Literal["counter", "gauge", "histogram"]
 
@@ -69,8 +76,15 @@ METRICS: dict[MetricName, MetricSpec] = {
     "spade_loss": MetricSpec("gauge", "last loss by role", ("role",)),
     "spade_effective_sample_share": MetricSpec("gauge", "ESS of the last step by role, 0 to 1", ("role",)),
     "spade_policy_lag": MetricSpec("gauge", "largest lag of the last step in versions, by role", ("role",)),
+    "spade_policy_lag_limit": MetricSpec("gauge", "most versions that a trained sample may be old, by role", ("role",)),
     "spade_rows_stored_total": MetricSpec("counter", "rows acknowledged by the store", ("table",)),
+    "spade_generations_closed": MetricSpec("gauge", "closed generations, as the memory sink has read them"),
+    "spade_win_rate": MetricSpec("gauge", "win rate of the last closed generation by arm, 0 to 1", ("arm",)),
+    "spade_regret": MetricSpec("gauge", "mean regret of the last closed generation"),
+    "spade_regret_error": MetricSpec("gauge", "standard error of that regret"),
+    "spade_diversity_share": MetricSpec("gauge", "Vendi score of the last closed generation / its environments, 0 to 1"),
     "spade_restarts_total": MetricSpec("counter", "restarts of a supervised process", ("process",)),
+    "spade_process_info": MetricSpec("gauge", "1: this process, its kind and run", ("process", "run")),
 }
 _BUILDERS: dict[Kind, Any] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
 REGISTRY = CollectorRegistry()

@@ -65,6 +65,10 @@ class ScheduleSettings(Settings):
             raise ValueError(f"steps ({self.steps}) must be a multiple of interval ({self.interval})")
         return self
 
+    def lag_limit(self, role: str) -> int:
+        """Most versions that a trained sample of the role ("agent", "designer") may be old: the schedule itself."""
+        return self.lag if role == "agent" else self.lag + self.lead + self.delay
+
 
 class SamplingChoice(Settings):
     temperature: float = Field(default=0.6, gt=0, le=2)

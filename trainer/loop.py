@@ -251,6 +251,7 @@ class Trainer:
             set_gauge("spade_loss", stats.loss, role=role)
             set_gauge("spade_effective_sample_share", stats.ess, role=role)
             set_gauge("spade_policy_lag", stats.lag_max, role=role)
+            set_gauge("spade_policy_lag_limit", self.recipe.schedule.lag_limit(role), role=role)
         _log.info(
             "step finished",
             step=finished.step,

@@ -28,6 +28,7 @@ from schemas import ids
 from schemas.codec import decode
 from schemas.errors import DeadLetterFloodError, RecordError, SpadeError
 from schemas.run import DeadLetter
+from schemas.score import GenerationClosed
 from schemas.settings import BrokerSettings, ProcessContext
 from schemas.topics import BY_WIRE, DEAD_LETTER_BYTES, Topic
 from workers.memory_rows import TABLES, TableRow, blocks_of, rows_of
@@ -164,6 +165,8 @@ class MemorySink:
             return []
         if record.run_id != self.run_id:
             return []
+        if isinstance(record, GenerationClosed) and not record.empty:
+            _tell_generation(record)
         return rows_of(topic, record, message.partition, message.offset)
 
     def _bury(self, topic: Topic, message: Any, problem: RecordError) -> None:
@@ -261,6 +264,16 @@ def stored_offsets(store: Store, run_id: str) -> dict[tuple[str, int], int]:
         for row in store.query(sql, {"run": run_id}):
             found[str(row["_topic"]), int(row["_partition"])] = int(row["last"])
     return found
+
+
+def _tell_generation(record: GenerationClosed) -> None:
+    """Metrics of a closed generation, for alerts on what it has learned; the rows hold the same."""
+    telemetry.set_gauge("spade_generations_closed", record.generation + 1)
+    telemetry.set_gauge("spade_win_rate", record.win_rate, arm="plain")
+    telemetry.set_gauge("spade_win_rate", record.hint_win_rate, arm="hint")
+    telemetry.set_gauge("spade_regret", record.regret)
+    telemetry.set_gauge("spade_regret_error", record.regret_se)
+    telemetry.set_gauge("spade_diversity_share", record.vendi)
 
 
 def run(context: ProcessContext) -> None:

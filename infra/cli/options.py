@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.markup import escape as escape_markup
 from rich.text import Text
 
+from infra.metricports import FIRST_FREE
 from infra.plaintext import escape, escape_line
 from schemas.errors import BrokerError, SettingsError, StoreError
 from schemas.settings import BrokerSettings, ProcessContext, Recipe, build_recipe, load_recipe
@@ -51,7 +52,18 @@ StateDir = Annotated[
     typer.Option("--state-dir", envvar="SPADE_STATE_DIR", help="Where this process may write. Default: below the home folder."),
 ]
 LogJson = Annotated[bool, typer.Option("--log-json", envvar="SPADE_LOG_JSON", help="Log lines as JSON.")]
-MetricsPort = Annotated[int, typer.Option("--metrics-port", help="Serve Prometheus metrics on this loopback port; 0: don't.")]
+MetricsPort = Annotated[
+    int,
+    typer.Option(
+        "--metrics-port",
+        envvar="SPADE_METRICS_PORT",
+        min=FIRST_FREE,
+        max=65535,
+        help="Serve Prometheus metrics on this loopback port; 0: don't. Default: the first free one of the kind's ports "
+        "(docs/DASHBOARDS.md).",
+        show_default=False,
+    ),
+]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a recipe key, e.g. schedule.steps=20.")
 ]

@@ -14,9 +14,10 @@ from typing import Annotated
 
 import typer
 
-from infra import telemetry
+from infra import metricports, telemetry
 from infra.cli import options
 from infra.cli.interrupts import cleanup, stoppable
+from infra.metricports import FIRST_FREE
 from schemas.errors import SettingsError
 from schemas.settings import ProcessContext
 
@@ -47,7 +48,7 @@ def work(
     run: options.RunId = "",
     state_dir: options.StateDir = "",
     log_json: options.LogJson = False,
-    metrics_port: options.MetricsPort = 0,
+    metrics_port: options.MetricsPort = FIRST_FREE,
 ) -> None:
     """Work in one pool of a run: design, validate, rollout or memory. Add workers on any machine at any time."""
     context = options.stage_context(
@@ -72,7 +73,7 @@ def stream(
     run: options.RunId = "",
     state_dir: options.StateDir = "",
     log_json: options.LogJson = False,
-    metrics_port: options.MetricsPort = 0,
+    metrics_port: options.MetricsPort = FIRST_FREE,
 ) -> None:
     """Run the stream processors (Faust): design, rollout, score, batch."""
     needs_store = stage in (None, StreamStage.DESIGN)
@@ -91,7 +92,7 @@ def train(
     run: options.RunId = "",
     state_dir: options.StateDir = "",
     log_json: options.LogJson = False,
-    metrics_port: options.MetricsPort = 0,
+    metrics_port: options.MetricsPort = FIRST_FREE,
 ) -> None:
     """Train: one optimizer step a batch, one published policy a step."""
     context = options.stage_context(
@@ -143,9 +144,9 @@ def _streams(stage: str, context: ProcessContext) -> None:
 
 def _enter(process: str, context: ProcessContext, entry: Callable[[], None]) -> None:
     telemetry.setup_logging(process, context.run_id, context.log_json)
-    telemetry.serve_metrics(context.metrics_port)
+    port = metricports.serve(process, context.metrics_port, context.run_id)
     log = telemetry.get_logger("infra.cli")
-    log.info("started", pid=os.getpid(), broker=context.broker.address)
+    log.info("started", pid=os.getpid(), broker=context.broker.address, metrics_port=port)
     entry()
     log.info("finished")
 
@@ -154,10 +155,12 @@ def _supervise(commands: list[tuple[str, str]], context: ProcessContext) -> None
     """Several processes of one command: starts them, restarts what fails, ends with the last."""
     from infra.supervisor import ProcessSpec, Supervisor
 
-    if context.metrics_port:
+    if context.metrics_port > 0:
         raise SettingsError("--metrics-port names one port and there are several processes", "Start them one by one")
     specs = [ProcessSpec(f"{verb}-{stage}-{number}", (verb, stage)) for number, (verb, stage) in enumerate(commands)]
-    supervisor = Supervisor(Path(context.state_dir) / "logs", child_environment(context), notify=options.out.print, may_end=True)
+    environment = {**child_environment(context), "SPADE_METRICS_PORT": str(context.metrics_port)}
+    metricports.serve("run", context.metrics_port, context.run_id)
+    supervisor = Supervisor(Path(context.state_dir) / "logs", environment, notify=options.out.print, may_end=True)
     with stoppable():
         try:
             supervisor.start(specs)

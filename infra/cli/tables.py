@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from infra.cli import options
+from schemas.errors import BrokerError, StageTimeoutError
 from schemas.topics import PARTITIONS
+
+if TYPE_CHECKING:
+    from infra.cli.statusscreen import Follower, Picture
+
+RATE_S = 1.0
 
 
 def topics(
@@ -33,17 +39,55 @@ def migrate(store: options.Store = "") -> None:
     options.out.print(f"migrations applied: {', '.join(map(str, applied)) if applied else 'none, the tables are up to date'}")
 
 
-def status(broker: options.Broker = "", run: options.RunId = "") -> None:
-    """How far a run is: versions, generations, and what each stage has not read yet."""
-    from infra.cli.backlog import read_backlog, read_status
+def status(
+    broker: options.Broker = "",
+    store: options.Store = "",
+    run: options.RunId = "",
+    once: Annotated[bool, typer.Option("--once", help="Print once and end; so it is too where no terminal shows it.")] = False,
+    every_s: Annotated[float, typer.Option("--every", min=0.5, max=3600, help="Seconds between looks.")] = 2.0,
+) -> None:
+    """How a run is doing: stages, rates, lag by topic and group, policy age, alarms, the last rejected designs. Ctrl-C ends it.
+
+    The log alone tells all but the rejected designs, for which it asks the store.
+    """
+    from infra.cli.statusscreen import Follower, render
+    from infra.clickhouse import connect
     from infra.runs import find_run
 
     settings = options.require_broker(broker)
-    run_id = find_run(settings, run)
-    found = read_status(settings, run_id)
-    options.out.print(f"run {run_id}: {found.state}")
-    options.out.print(f"policy version {found.version}, step {found.step}, generation {found.generation} closed")
-    table = Table("stage", "records not read yet", "oldest position of the group")
-    for row in read_backlog(settings, run_id):
-        table.add_row(options.cell(row.group), str(row.lag), options.cell(row.position))
-    options.out.print(table, soft_wrap=False)
+    dsn = store or options.standing().get("store", "")
+    client = connect(dsn) if dsn else None
+    try:
+        with Follower(settings, find_run(settings, run), client) as follower:
+            picture = follower.look()
+            if once or not options.out.is_terminal:
+                time.sleep(RATE_S)  # a rate needs two looks
+                options.out.print(render(follower.look()), soft_wrap=False)
+            else:
+                picture = _follow(follower, picture, every_s)
+                options.out.print(render(picture), soft_wrap=False)
+    finally:
+        if client is not None:
+            client.close()
+
+
+def _follow(follower: Follower, picture: Picture, every_s: float) -> Picture:
+    """Shows the run until it has finished or Ctrl-C; the last picture. A broker that is away is said and tried again."""
+    from rich.live import Live
+
+    from infra.cli.interrupts import stoppable
+    from infra.cli.statusscreen import render
+
+    with stoppable(), Live(render(picture), console=options.out, screen=True, auto_refresh=False) as live:
+        try:
+            while not picture.status.finished:
+                time.sleep(every_s)
+                trouble = ""
+                try:
+                    picture = follower.look()
+                except (BrokerError, StageTimeoutError) as problem:
+                    trouble = str(problem)
+                live.update(render(picture, trouble), refresh=True)
+        except KeyboardInterrupt:
+            return picture
+    return picture

@@ -149,7 +149,7 @@ def read_run(store: Store, run_id: str, evaluation: EvaluationFacts | None = Non
         gate=_gate(store, run_id),
         audits=_audits(store, run_id),
         evictions=[_eviction(row) for row in store.query(EVICTIONS, run)],
-        alarms=find_alarms(generations, steps, _lag_limits(recipe)),
+        alarms=find_alarms(generations, steps, lag_limits(recipe)),
         uncredited=int(store.query(UNCREDITED, run)[0]["uncredited"]) if asked else -1,
     )
 
@@ -160,10 +160,10 @@ def read_alarms(store: Store, run_id: str) -> list[str]:
     head = store.query(MINUTES, run)
     recipe = json.loads(str(head[0]["recipe_json"] or "{}")) if head else {}
     generations = [_generation(row, {}) for row in store.query(GENERATIONS, run)]
-    return find_alarms(generations, [_step(row) for row in store.query(STEPS, run)], _lag_limits(recipe))
+    return find_alarms(generations, [_step(row) for row in store.query(STEPS, run)], lag_limits(recipe))
 
 
-def _lag_limits(recipe: dict[str, Any]) -> dict[str, int]:
+def lag_limits(recipe: dict[str, Any]) -> dict[str, int]:
     """Most versions that a trained sample may be old, by role: the fixed schedule itself."""
     schedule = recipe.get("schedule")
     if not schedule:
