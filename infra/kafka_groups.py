@@ -6,8 +6,10 @@ through infra.kafka by the trainer. Blocks up to the clients' timeouts; raises B
 
 from __future__ import annotations
 
+import time
+
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError
+from kafka.errors import GroupIdNotFoundError, KafkaError, RetriableError
 
 from infra.kafka_clients import count_partitions, make_admin, make_consumer, unreachable
 from schemas.settings import BrokerSettings
@@ -23,6 +25,7 @@ POOLS: dict[str, tuple[Topic, ...]] = {
     "stream-score": (Topic.ROLLOUT_FINISHED, Topic.AUDIT_FINISHED),
     "stream-batch": (Topic.ENV_SCORED,),
 }
+COORDINATOR_LIMIT_S = 15.0
 EMPTY = frozenset({"Empty", "Dead", ""})
 
 
@@ -35,9 +38,7 @@ def find_deserted(broker: BrokerSettings, run_id: str) -> dict[str, int]:
     """Pools without a living member -> how many records wait for them (0 where nothing does)."""
     admin, consumer = make_admin(broker), make_consumer(broker, None, ())
     try:
-        groups = {pool_group(pool, run_id): pool for pool in POOLS}
-        told = admin.describe_groups(list(groups))
-        deserted = [pool for group, pool in groups.items() if _is_deserted(told.get(group))]
+        deserted = [pool for pool in POOLS if _is_deserted(_described(admin, pool_group(pool, run_id)))]
         return {pool: _waiting(admin, consumer, broker, pool, run_id) for pool in deserted}
     except (KafkaError, OSError) as problem:
         raise unreachable(broker, problem) from problem
@@ -52,6 +53,20 @@ def tell_deserted(deserted: dict[str, int]) -> str:
         return "every pool of the run has a process"
     pools = ", ".join(f"{pool} ({waiting} records wait)" if waiting else pool for pool, waiting in deserted.items())
     return f"no process works in {pools}"
+
+
+def _described(admin: KafkaAdminClient, group: str) -> object:
+    """What the broker says of a group; None where it knows none. A coordinator that is just coming up is asked again."""
+    end = time.monotonic() + COORDINATOR_LIMIT_S
+    while True:
+        try:
+            return admin.describe_groups([group]).get(group)
+        except GroupIdNotFoundError:
+            return None
+        except RetriableError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.2)
 
 
 def _is_deserted(group: object) -> bool:

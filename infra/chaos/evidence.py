@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +72,8 @@ class Evidence:
             return False
         known = self.places[topic]
         name, digest = f"{topic.wire}/{record.event_id}", content_digest(record)
+        if known.get(record.event_id) == (partition, offset):
+            return False  # read again
         if record.event_id in known:
             self.copies[topic] += 1
             if self._digests[name] != digest:
@@ -197,10 +198,6 @@ class LogFollower:
                     )
         except KafkaError as problem:
             raise unreachable(self._broker, problem) from problem
-
-    def behind(self, commits: Mapping[TopicPartition, int]) -> int:
-        """How many records that were read here stand at or behind these positions."""
-        return sum(max(self._consumer.position(part) - offset, 0) for part, offset in commits.items())
 
     def close(self) -> None:
         """Closes the connection."""

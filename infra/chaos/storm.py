@@ -11,18 +11,15 @@ import contextlib
 import random
 import signal
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from kafka.errors import KafkaError
 
 from infra.chaos.evidence import Evidence, LogFollower
 from infra.chaos.openwork import OpenWork
 from infra.chaos.plan import STALL, Blow
 from infra.chaos.victims import BROKER, MEMORY, STALL_S, STORE, SUPERVISOR, find_victims, strike
-from infra.kafka import make_admin
 from infra.local.processes import OwnedProcess, last_lines
 from schemas.errors import BrokerError, StageTimeoutError, SupervisorError
 from schemas.settings import BrokerSettings, Recipe
@@ -30,6 +27,8 @@ from schemas.settings import BrokerSettings, Recipe
 PATIENCE_S = 20.0  # for a kind to be busy; then another that is busy takes its place
 ORPHANS_LIMIT_S = 20.0  # for the children of a killed supervisor to be gone
 AGAIN_S = 60.0  # a kind whose answers are not in the log (broker, store, supervisor, memory) is struck again no sooner
+UNSTORED_S = 0.4  # the memory sink holds rows back for half a second
+SETTLED_LIMIT_S = 3.0
 POLL_S = 0.1
 
 
@@ -69,10 +68,13 @@ class Storm:
     _stopped: list[tuple[float, OwnedProcess]] = field(default_factory=list)
     _answers: dict[str, int] = field(default_factory=dict)  # of a kind, when it was last struck
     _last: dict[str, float] = field(default_factory=dict)
+    _heard: deque[float] = field(default_factory=lambda: deque(maxlen=64))  # when the newest records were read
 
     def run(self) -> float:
         """Runs to the end; its wall-clock seconds."""
         self._began = time.monotonic()
+        self._known = Evidence(self.run_id)
+        self._owns_broker = self.broker is None
         self._draw = random.Random(self.seed)
         self._work = OpenWork(self.recipe.schedule)
         self._log = self.run_dir.parent / "storm.log"
@@ -93,8 +95,8 @@ class Storm:
         while self._still_runs():
             self._read()
             self._continue_stopped()
-            records = sum(map(len, self._evidence.places.values()))
-            due = bool(waiting) and records >= waiting[0].share * self.calm_records and self._evidence.finished is None
+            records = sum(map(len, self._known.places.values()))
+            due = bool(waiting) and records >= waiting[0].share * self.calm_records and self._known.finished is None
             if due:
                 since = since or time.monotonic()
                 if self._try(waiting[0], time.monotonic() - since > PATIENCE_S):
@@ -105,10 +107,6 @@ class Storm:
                     f"the run under the storm has not ended within {self.deadline_s:.0f} s ({len(self.struck)} blows fell)",
                     f"Look at {self._log} and the logs in {self.run_dir / 'logs'}, or allow more --minutes",
                 )
-
-    @property
-    def _evidence(self) -> Evidence:
-        return self._follower.evidence if self._follower is not None else Evidence(self.run_id)
 
     def _still_runs(self) -> bool:
         if self._supervisor.alive():
@@ -127,7 +125,7 @@ class Storm:
             broker = self.broker or _own_broker(self.run_dir)
             with contextlib.suppress(BrokerError):
                 if broker is not None:
-                    self._follower = LogFollower(broker, Evidence(self.run_id))
+                    self._follower = LogFollower(broker, self._known)
                     self.broker = broker
         if self._follower is None:
             time.sleep(POLL_S)
@@ -135,6 +133,7 @@ class Storm:
         with contextlib.suppress(BrokerError):  # it may be the very thing that was struck
             for _, record in self._follower.poll(POLL_S):
                 self._work.take(record)
+                self._heard.append(time.monotonic())
 
     def _try(self, blow: Blow, impatient: bool) -> bool:
         """Lets the blow fall where its kind is busy; where it is not for long, on another kind that is."""
@@ -161,21 +160,17 @@ class Storm:
         return len(self._work.open(kind)) if fresh else 0
 
     def _unstored(self) -> int:
-        """Records that the memory group has not acknowledged yet."""
-        if self.broker is None or self._follower is None:
-            return 0
-        group = f"spade-memory-{self.run_id}"
-        try:
-            admin = make_admin(self.broker.model_copy(update={"timeout_s": 5.0}))
-        except BrokerError:
-            return 0
-        try:
-            commits = admin.list_group_offsets({group: None})[group]
-            return self._follower.behind({part: meta.offset for part, meta in commits.items() if meta.offset >= 0})
-        except (KafkaError, OSError):
-            return 0
-        finally:
-            admin.close()
+        """Records that are younger than the memory sink lets a row wait for company, so that it can't have stored them."""
+        horizon = time.monotonic() - UNSTORED_S
+        return sum(1 for at in self._heard if at > horizon)
+
+    def _busy_by_the_whole_log(self, kind: str) -> int:
+        """As `_busy`, once nothing more is to be read of the past."""
+        end, known = time.monotonic() + SETTLED_LIMIT_S, -1
+        while time.monotonic() < end and self._follower is not None and self._follower.records != known:
+            known = self._follower.records
+            self._read()
+        return self._busy(kind)
 
     def _fall(self, kind: str, how: str) -> bool:
         victims = find_victims(kind, self._supervisor, self.run_dir)
@@ -183,7 +178,14 @@ class Storm:
             return False
         victim = victims[self._draw.randrange(len(victims))]
         items = self._busy(kind)
-        if not strike(victim, signal.SIGSTOP if how == STALL else signal.SIGKILL):
+        if kind in STALL_S:  # stopped first, so that it can't answer between our look and the blow
+            if not strike(victim, signal.SIGSTOP):
+                return False
+            items = self._busy_by_the_whole_log(kind)
+            if not items:
+                strike(victim, signal.SIGCONT)
+                return False
+        if how != STALL and not strike(victim, signal.SIGKILL):
             return False
         now = time.monotonic()
         if how == STALL:
@@ -198,6 +200,9 @@ class Storm:
     def _take_up(self) -> None:
         """After the supervisor's death: its children die with it; then the run is resumed."""
         self._supervisor.wait(ORPHANS_LIMIT_S)
+        if self._owns_broker and self._follower is not None:  # it comes back at another address
+            self._follower.close()
+            self._follower = self.broker = None
         end = time.monotonic() + ORPHANS_LIMIT_S
         while any(find_victims(kind, self._supervisor, self.run_dir) for kind in (BROKER, STORE)) and time.monotonic() < end:
             time.sleep(POLL_S)
