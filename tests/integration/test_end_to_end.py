@@ -292,6 +292,22 @@ def test_the_story_is_printed_and_given_as_json(finished: Finished) -> None:
     assert found["proof"]
 
 
+def test_chaos_check_finds_every_guarantee_held(finished: Finished) -> None:
+    broker, store = LocalBroker.attach(finished.folder / "broker"), LocalStore.attach(finished.folder / "store")
+    assert broker is not None
+    assert store is not None
+    where = ["--broker", broker.address, "--store", store.dsn]
+    answer = subprocess.run(
+        [sys.executable, "-P", "-m", "infra.cli", "chaos", "--check", finished.run_id, *where],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "all 9 guarantees held" in answer.stdout
+
+
 def test_nothing_of_the_run_is_left(finished: Finished) -> None:
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     ours = [line for line in listed.splitlines() if str(finished.folder) in line]
