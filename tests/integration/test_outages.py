@@ -53,26 +53,24 @@ def own_store(tmp_path: Path) -> Iterator[LocalStore]:
     local.stop()
 
 
-@pytest.mark.parametrize("stop", [LocalBroker.stop, LocalBroker.kill], ids=["stopped", "killed"])
 def test_stages_wait_for_a_broker_that_comes_back_and_say_why_they_end_when_it_does_not(
     start_run: Callable[..., tuple[Pool, Processes]],
     make_recipe: Callable[..., Recipe],
     own_broker: LocalBroker,
     run_id: str,
-    stop: Callable[[LocalBroker], None],
 ) -> None:
     recipe, shares = make_recipe(schedule__steps=16), Shares(non_finite=0.0, unequal=0.0)
     settings = BrokerSettings(address=own_broker.address, away_s=AWAY_S)
     pool, processes = start_run(recipe, shares, broker=settings)
     await_batches(pool, processes, 2)
     first = {name: process.pid for name, process in processes.started.items()}
-    stop(own_broker)
+    own_broker.stop()
     time.sleep(AWAY_S / 3)
     own_broker.restart()
     await_batches(pool, processes, 5)
     assert {name: process.pid for name, process in processes.started.items()} == first, "they waited"
 
-    stop(own_broker)
+    own_broker.kill()
     for name, process in processes.started.items():
         assert process.wait(6 * AWAY_S) == 1, processes.told(name)
         assert f"BrokerError: broker {settings.address} has been away for {AWAY_S:.0f} s" in processes.told(name)
