@@ -19,6 +19,7 @@ from workers.sandbox.attacks.base import DEADLINE_S, Attack
 from workers.sandbox.attacks.canaries import Canaries
 from workers.sandbox.base import Limits, Sandbox, Session, SessionEnd
 from workers.sandbox.probe import state_dir_default
+from workers.sandbox.root import default_cache_dir
 
 GONE_S: Final = 10.0
 
@@ -35,11 +36,11 @@ class Tried:
 
 @dataclass(frozen=True)
 class Traces:
-    """What a sandbox could leave on its host: processes below this one, cgroups of free slots, mounts, descriptors."""
+    """What a sandbox could leave on its host: processes below this one, cgroups of free slots, jails' mounts, descriptors."""
 
     processes: frozenset[int]
     cgroups: frozenset[str]
-    mounts: str
+    mounts: frozenset[str]
     descriptors: frozenset[str]
 
     @classmethod
@@ -47,7 +48,9 @@ class Traces:
         """As the host is. Zombies count as processes."""
         groups = [f"slot-{number}" for number in _slots_with_cgroups() if _nobody_holds(number)]
         opened = [path.name for path in Path("/proc/self/fd").iterdir() if path.exists()]
-        return cls(frozenset(descendants(os.getpid())), frozenset(groups), Path("/proc/mounts").read_text(), frozenset(opened))
+        places = ("nsjail", str(default_cache_dir()), "spade-canary")  # others of this machine mount what they like
+        mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if any(place in line for place in places)]
+        return cls(frozenset(descendants(os.getpid())), frozenset(groups), frozenset(mounts), frozenset(opened))
 
     def left(self) -> list[str]:
         """What is there now and was not then, after GONE_S at the latest."""
@@ -61,7 +64,7 @@ class Traces:
         found = [f"process {pid}" for pid in sorted(now.processes - self.processes)]
         found += [f"cgroup {path}" for path in sorted(now.cgroups - self.cgroups)]
         found += [f"descriptor {number}" for number in sorted(now.descriptors - self.descriptors)]
-        return found + (["a mount"] if now.mounts != self.mounts else [])
+        return found + [f"mount {line}" for line in sorted(now.mounts - self.mounts)]
 
 
 def descendants(pid: int) -> set[int]:

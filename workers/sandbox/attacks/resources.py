@@ -89,6 +89,7 @@ ATTACKS: Final = (
         program(_HOARD),
         "says reached",
         limits=_SMALL,
+        bystander=True,
     ),
     Attack("hoard memory and hide the failures", _CALL_CPU, program(_HOARD_QUIETLY), "says went on"),
     Attack("never reply", _CALL_CPU, program(_BUSY.replace("SECONDS", "1.2")), "says went on"),
