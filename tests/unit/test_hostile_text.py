@@ -82,17 +82,17 @@ def make_facts() -> RunFacts:
     evaluation = EvaluationFacts(HOSTILE, 10, 0, 1, 0.1, 0.2, 0.1, 0.05, 0.15, 5, {HOSTILE: (0.1, 0.2)})
     evicted = EvictionFacts(HOSTILE, 0, 0, f"audit: {HOSTILE}{LONE}", 4)
     return RunFacts(
-        HOSTILE,
-        HOSTILE,
-        1.0,
-        [generation],
-        [step],
-        [example],
-        episode,
-        evaluation,
-        {HOSTILE: 1},
-        AuditFacts(4, 4, 1, 0),
-        [evicted],
+        run_id=HOSTILE,
+        recipe=HOSTILE,
+        minutes=1.0,
+        generations=[generation],
+        steps=[step],
+        examples=[example],
+        episode=episode,
+        evaluation=evaluation,
+        records={HOSTILE: 1},
+        audits=AuditFacts(4, 4, 1, 0),
+        evictions=[evicted],
     )
 
 
