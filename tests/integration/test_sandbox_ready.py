@@ -1,0 +1,79 @@
+"""Jails that stand ready for sources to come: taken by hash seed, started anew, charged to who takes them, gone at the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.sandbox import open_sandbox
+from workers.sandbox.engine import NsjailSandbox
+
+pytestmark = pytest.mark.integration
+
+SOURCE = """
+class EchoEnv:
+    def __init__(self, max_turns=25):
+        pass
+    def reset(self, seed=None):
+        return str(hash("text")), {}
+    def step(self, action):
+        return action, 0.0, True, False, {}
+"""
+
+
+def opened(ready: dict[int, int]) -> NsjailSandbox:
+    sandbox = open_sandbox("zygote", ready=ready)
+    assert isinstance(sandbox, NsjailSandbox)
+    return sandbox
+
+
+def standing(sandbox: NsjailSandbox) -> dict[int, list[int]]:
+    return {seed: [jail.pid for jail in spares] for seed, spares in sandbox._spares.items()}
+
+
+def test_ready_jail_is_taken_by_its_hash_seed_and_replaced() -> None:
+    sandbox = opened({0: 1, 1: 1})
+    try:
+        with sandbox.open(SOURCE, max_turns=25) as session:
+            seen = session.reset(1)
+        before = standing(sandbox)
+        assert {seed: len(pids) for seed, pids in before.items()} == {0: 1, 1: 1}
+
+        with sandbox.open(SOURCE, max_turns=25, hash_seed=1) as session:
+            assert session.reset(1) != seen
+            assert session.jail.pid == before[1][0]  # type: ignore[attr-defined] # the engine's own session
+        after = standing(sandbox)
+    finally:
+        sandbox.close()
+
+    assert after[0] == before[0]
+    assert len(after[1]) == 1
+    assert after[1] != before[1]
+
+
+def test_cpu_of_a_ready_jail_counts_once_it_is_taken() -> None:
+    sandbox = opened({0: 1})
+    try:
+        with sandbox.open(SOURCE, max_turns=25) as session:
+            session.reset(1)
+        (spare,) = sandbox._spares[0]
+        spare.status(0)  # it has started
+        untaken_s = spare.cpu_s()
+        before_s = sandbox.cpu_s()
+        with sandbox.open(SOURCE.replace("25", "24"), max_turns=25) as session:
+            session.reset(1)
+            taken_s = sandbox.cpu_s() - before_s
+    finally:
+        sandbox.close()
+
+    assert untaken_s > 0 or sandbox.level != "full"  # without cgroups a jail tells at its end only
+    assert taken_s >= untaken_s
+
+
+def test_sandbox_that_is_never_used_starts_no_jail_and_one_that_closes_keeps_none() -> None:
+    sandbox = opened({0: 2})
+    assert not sandbox._live
+    with sandbox.open(SOURCE, max_turns=25) as session:
+        session.reset(1)
+    assert len(sandbox._live) == 3
+    sandbox.close()
+    assert not sandbox._live
