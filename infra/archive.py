@@ -91,7 +91,7 @@ class _Part:
         self._path = folder / f"{topic.wire}-{partition}.zst"
         self._file = self._path.open("wb")
         compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
-        self._stream = compressor.stream_writer(self._file, closefd=False)
+        self._stream: Any = compressor.stream_writer(self._file, closefd=False)
         self._stream.write(MAGIC)
 
     def write(self, one: LogRecord) -> None:

@@ -259,6 +259,7 @@ def _head_size(config: Any) -> int:
 def _read_model(folder: Path, dtype: str, device: str) -> Any:
     """The model in a folder, in evaluation mode. Raises ModelError."""
     import torch
+    from safetensors import SafetensorError
     from transformers import AttentionInterface, AutoModelForCausalLM
     from transformers.utils import logging
 
@@ -273,7 +274,7 @@ def _read_model(folder: Path, dtype: str, device: str) -> Any:
             trust_remote_code=False,
             use_safetensors=True,
         )
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as problem:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as problem:
         first = str(problem).strip().splitlines() or [type(problem).__name__]
         raise ModelError(
             f"{folder} is no loadable model: {first[0]}",
