@@ -189,7 +189,7 @@ def test_a_machine_without_a_free_core_changes_no_verdict() -> None:
     finally:
         sandbox.close()
     assert [len(quiet[action]) for action in ("look", "work")] == [4, 4]
-    assert [quiet[action][-1] for action in ("spin", "sleep", "hoard", "fail")] == ["cpu", "timeout", "oom", "env_error"]
+    assert [quiet[action][-1] for action in ("spin", "sleep", "hoard", "fail")] == ["cpu", "budget", "oom", "env_error"]
     for action, seen in loaded.items():
         stopped = seen[-1] in list(EndReason) and is_infrastructure(EndReason(seen[-1]))
         assert seen == quiet[action] or (stopped and seen[:-1] == quiet[action][: len(seen) - 1]), action

@@ -60,8 +60,8 @@ class Limits:
     """What one session may use. Times in seconds, sizes in bytes.
 
     `make_s`, `reset_s` and `step_s` bound one call each: as much CPU time (which ends as `cpu`), and as much wall time where
-    the environment sleeps when that is over (which ends as `timeout`). One that computes, or waits for a processor of a
-    busy machine, gets `patience` times the wall time before that ends as `timeout` too.
+    the environment sleeps when that is over (which ends as `budget`: there is nothing to wait for). One that computes, or waits
+    for a processor of a busy machine, gets `patience` times the wall time before that ends as `timeout`.
     """
 
     memory_bytes: int = 256 * 1024 * 1024

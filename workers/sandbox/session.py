@@ -32,6 +32,7 @@ LINGER_S: Final = 1.0
 # where the kernel does not tell its state, a child computes if at least this share of the waited time went into its CPU time
 BUSY_SHARE: Final = 0.003
 CPU_TICK_S: Final = 0.02
+RUNNING, ASLEEP, STOPPED = "running", "asleep", "stopped"
 _KINDS: Final = {"raised": ErrorKind.RAISED, "types": ErrorKind.TYPES, "nonfinite": ErrorKind.NONFINITE}
 
 ReplyT = TypeVar("ReplyT", bound=frames.Reply)
@@ -163,7 +164,8 @@ class EpisodeSession:
         return reply
 
     def _receive(self, limit_s: float, what: str) -> bytes:
-        """Waits for a frame: `limit_s` of CPU time ends as cpu; that much wall time as timeout where the child sleeps then."""
+        """Waits for a frame. `limit_s` of CPU time ends as cpu, that much wall time as budget where the child sleeps then: nobody
+        else can have sent it to sleep. A child that was stopped, or is starved of a processor, ends as timeout."""
         began, cpu_began = time.monotonic(), self._cpu_began
         wait_s = limit_s
         while True:
@@ -171,13 +173,16 @@ class EpisodeSession:
                 return self._channel.receive(wait_s)
             used_s = child_cpu_s(self._pid) - cpu_began
             waited_s = time.monotonic() - began
-            asleep = child_asleep(self._pid, used_s < BUSY_SHARE * max(waited_s, 1.0))
+            idle = used_s < BUSY_SHARE * max(waited_s, 1.0)
+            state = child_state(self._pid) or (STOPPED if idle else RUNNING)
             with suppress(TimeoutError):
                 # asleep because it has replied meanwhile
                 return self._channel.receive(0)
             if used_s >= limit_s - CPU_TICK_S:
                 raise self._end(EndReason.CPU, f"{what}: {limit_s:g} s of CPU time")
-            if asleep or waited_s > limit_s * self._limits.patience:
+            if state == ASLEEP:
+                raise self._end(EndReason.BUDGET, f"{what}: asleep after {limit_s:g} s, where there is nothing to wait for")
+            if state == STOPPED or waited_s > limit_s * self._limits.patience:
                 raise self._end(EndReason.TIMEOUT, f"{what}: no reply in {waited_s:.1f} s, CPU {used_s:.2f} s")
             wait_s = max(CPU_TICK_S, limit_s - used_s)
 
@@ -246,11 +251,10 @@ class EpisodeSession:
         self._on_close(self, misbehaved)
 
 
-def child_asleep(pid: int, unknown: bool) -> bool:
-    """Whether a process neither computes nor waits for a processor or a page, by its state (proc(5)); `unknown` where that can't
-    be read."""
+def child_state(pid: int) -> str:
+    """What a process does (proc(5)): RUNNING computes, or waits for a processor or a page; "" where the kernel does not tell."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        return unknown
-    return state in "SITt"
+        return ""
+    return ASLEEP if state in "SI" else STOPPED if state in "Tt" else RUNNING

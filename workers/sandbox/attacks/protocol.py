@@ -115,7 +115,7 @@ for _ in range(9999):
         "promise gigabytes",
         (Layer(Barrier.FRAME_SIZE, "ends protocol: step: a frame of"),),
         forging_program(f"send(b'x', 0xffffffff){_ASLEEP}"),
-        "ends timeout",
+        "ends budget: step: asleep",
         "the host waits for them",
     ),
     Attack(

@@ -8,7 +8,7 @@ from typing import Final
 from workers.sandbox.attacks.base import QUICK, Attack, Barrier, Layer, forging_program, program, raw_program
 
 _CALL_CPU: Final = (Layer(Barrier.CALL_CPU, "ends cpu: step"),)
-_CALL_TIME: Final = (Layer(Barrier.CALL_TIME, "ends timeout: step"),)
+_CALL_TIME: Final = (Layer(Barrier.CALL_TIME, "ends budget: step: asleep"),)
 _SESSION_CPU: Final = (Layer(Barrier.SESSION_CPU, "ends cpu: 1 s of CPU time for the session"),)
 _FORKS: Final = Layer(Barrier.CHILD_FILTER, "ends seccomp")
 _CRASH: Final = (Layer(Barrier.PROCESS, "ends env_error"),)
