@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from infra import metricports
 from infra.cli.interrupts import cleanup
 from infra.cli.progress import Progress
 from infra.cli.rundir import Notes, mark_finished, write_notes
@@ -22,6 +23,7 @@ from infra.cli.stages import StreamStage, child_environment
 from infra.corpus import corpus_digest
 from infra.kafka import BrokerWatch
 from infra.local.guard import Guard
+from infra.metricports import FIRST_FREE
 from infra.restarts import Restarts
 from infra.runs import Run, await_run, code_digest, find_folder, new_run_id, parse_recipe, read_runs, start_run, tokenizer_digest
 from infra.supervisor import ProcessSpec, Supervisor
@@ -141,6 +143,7 @@ def supervise(run: Run, where: Services, run_dir: Path, say: Say, *, stall_limit
     StageTimeoutError where the run stands still for `stall_limit_s`.
     """
     context = context_of(where, run_dir, run.run_id)
+    metricports.serve("run", 0 if os.environ.get("SPADE_METRICS_PORT") == "0" else FIRST_FREE, run.run_id)
     limit = run.recipe.processes.restarts
     guards = [Guard(name, service, Restarts(limit), notify=say) for name, service in where.own]
     supervisor = Supervisor(run_dir / "logs", child_environment(context), limit, notify=say, guards=guards)

@@ -13,6 +13,7 @@ import sys
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 from pydantic import ValidationError
@@ -153,7 +154,17 @@ def require_store(given: str) -> str:
     named = given or standing().get("store", "")
     if not named:
         raise StoreError("no store is named and none is up", "Start a local one with `spade up`, or name one with --store DSN")
+    refuse_shown_password(named)
     return named
+
+
+def refuse_shown_password(dsn: str) -> None:
+    """Raises SettingsError for a password on our own command line, where every user of the machine can read it."""
+    if urlsplit(dsn).password and any(dsn in argument for argument in sys.argv):
+        raise SettingsError(
+            "--store holds a password, and a command line is shown in the list of processes",
+            "Write the password into a file and name that: clickhouse://USER@HOST:PORT/DB?password_file=FILE",
+        )
 
 
 def stage_context(

@@ -56,6 +56,7 @@ def status(
 
     settings = options.require_broker(broker)
     dsn = store or options.standing().get("store", "")
+    options.refuse_shown_password(dsn)
     client = connect(dsn) if dsn else None
     try:
         with Follower(settings, find_run(settings, run), client) as follower:

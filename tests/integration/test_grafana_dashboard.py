@@ -84,7 +84,7 @@ def test_fields_that_panels_name_are_columns_of_their_answers(client: ClickHouse
             options = change["options"]
             assert {options["columnField"], options["rowField"], options["valueField"]} == columns
             columns = {f"{options['rowField']}\\{options['columnField']}"}
-        if "xField" in panel["options"]:
+        if "xField" in panel.get("options", {}):
             assert panel["options"]["xField"] in columns
         for override in panel.get("fieldConfig", {}).get("overrides", []):
             assert override["matcher"]["options"] in columns
