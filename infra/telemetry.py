@@ -171,8 +171,8 @@ def escape_event(_logger: Any, _method: str, event: MutableMapping[str, Any]) ->
 
 
 def quieten_kafka() -> None:
-    """Leaves of Kafka's client only errors, and none of its network's, one a retry: what ends the retries is raised."""
-    for name, level in (("kafka", logging.ERROR), ("kafka.net", logging.CRITICAL)):
+    """Leaves of Kafka's client only errors, and none that come with every retry: what ends the retries is raised."""
+    for name, level in (("kafka", logging.ERROR), ("kafka.net", logging.CRITICAL), ("kafka.cluster", logging.CRITICAL)):
         logging.getLogger(name).setLevel(level)
 
 
