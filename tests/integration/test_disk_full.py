@@ -43,10 +43,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def fill(disk: Path) -> Path:
     """A file that leaves LEFT_BYTES of the disk."""
     ballast = disk / "ballast"
-    with ballast.open("wb") as file, contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
-            file.flush()
     os.truncate(ballast, ballast.stat().st_size - LEFT_BYTES)
     return ballast
 
