@@ -36,11 +36,12 @@ def opened_page(
         locale="en-GB",
         timezone_id="UTC",
     )
+    own = address.partition("#")[0]
     page = context.new_page()
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda problem: complaints.append(str(problem)))
-    page.on("request", lambda request: None if request.url.startswith(address) else complaints.append(request.url))
+    page.on("request", lambda request: None if request.url.startswith(own) else complaints.append(request.url))
     try:
         page.goto(address)
         yield page, complaints
