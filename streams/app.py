@@ -23,12 +23,13 @@ from schemas.topics import Topic
 from streams.membership import Membership
 from streams.shell import StageShell
 from streams.stage import Stage, group_name
-from streams.watchdog import GroupView, Watchdog
+from streams.watchdog import Part, PartView, Watchdog, read_group
 
 WATCH_S = 0.5
 POLL_STOP_S = 0.2
 STOP_LIMIT_S = 20.0
-LOOK_S = 5.0  # between two looks of the watchdog
+REACH_S = 5.0  # between two looks whether the broker is there
+LOOK_S = 20.0  # between two looks of the watchdog
 QUIET_S = 1.0  # without inputs, after the run has finished
 DRAIN_LIMIT_S = 20.0
 
@@ -121,53 +122,49 @@ async def _watch_end(shell: StageShell, found: Run, broker: BrokerSettings) -> N
 
 async def _has_read_all(shell: StageShell, found: Run, broker: BrokerSettings) -> bool:
     """Whether the stage has taken all that its partitions hold now; being quiet alone may be the delay of a fetch."""
+    views = await _view(shell, found, broker)
+    return views is not None and not any(one.is_behind for one in views.values())
+
+
+async def _view(shell: StageShell, found: Run, broker: BrokerSettings) -> dict[Part, PartView] | None:
+    """The stage's partitions as the broker sees them; None where they moved while it was asked."""
     parts, taken = set(shell.assigned), dict(shell.taken)
-    view = await asyncio.to_thread(GroupView, broker, group_name(shell.stage, found.run_id))
-    try:
-        seen = await asyncio.to_thread(view.read, parts, taken, {})
-    finally:
-        await asyncio.to_thread(view.close)
-    return parts == shell.assigned and not any(one.is_behind for one in seen.values())
+    finished = {part: shell.held.commit_position(*part) for part in parts}
+    group = group_name(shell.stage, found.run_id)
+    views = await asyncio.to_thread(read_group, broker, group, parts, taken, finished)
+    return views if parts == shell.assigned else None
 
 
 async def _watch_standstill(shell: StageShell, found: Run, broker: BrokerSettings) -> None:
     """Stops the shell with the cause once the broker is away, or the stage stands still, for longer than the limit."""
     log = get_logger("streams.app")
     reachable, limit_s = BrokerWatch(broker), found.recipe.processes.stand_still_s
-    dog = Watchdog(shell.stage.value, limit_s)
-    view: GroupView | None = None
+    dog, look_at = Watchdog(shell.stage.value, limit_s), 0.0
     try:
         while not shell.stopped.is_set():
             await asyncio.to_thread(reachable.check)
-            try:
-                if view is None:
-                    view = await asyncio.to_thread(GroupView, broker, group_name(shell.stage, found.run_id))
-                cause = await _look(shell, view, dog)
-            except BrokerError as problem:
-                log.info("the broker does not tell how far the group is", cause=problem.cause)
+            if reachable.away:
                 dog.forget()
-                cause = ""
-            if cause:
-                raise StageTimeoutError(
-                    cause, "It goes on where it was when it is started again; processes.stand_still_s is the limit"
-                )
-            await _wait(shell.stopped, min(LOOK_S, limit_s / 4))
+            elif time.monotonic() >= look_at:
+                look_at = time.monotonic() + min(LOOK_S, limit_s / 4)
+                try:
+                    cause = await _look(shell, found, broker, dog)
+                except BrokerError as problem:
+                    log.info("the broker does not tell how far the group is", cause=problem.cause)
+                    dog.forget()
+                    continue
+                if cause:
+                    raise StageTimeoutError(cause, "Started again it goes on where it was; processes.stand_still_s is the limit")
+            await _wait(shell.stopped, min(REACH_S, limit_s / 4))
     except Exception as problem:  # noqa: BLE001 - the boundary: raised again by _serve
         shell.fail(problem)
-    finally:
-        if view is not None:
-            await asyncio.to_thread(view.close)
 
 
-async def _look(shell: StageShell, view: GroupView, dog: Watchdog) -> str:
+async def _look(shell: StageShell, found: Run, broker: BrokerSettings, dog: Watchdog) -> str:
     if not shell.is_ready:
         return dog.look_unready(time.monotonic())
-    parts, taken = set(shell.assigned), dict(shell.taken)
-    finished = {part: shell.held.commit_position(*part) for part in parts}
-    views = await asyncio.to_thread(view.read, parts, taken, finished)
-    if parts != shell.assigned:
-        return ""  # moved while we asked
-    return dog.look(time.monotonic(), views)
+    views = await _view(shell, found, broker)
+    return "" if views is None else dog.look(time.monotonic(), views)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

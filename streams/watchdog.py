@@ -100,33 +100,26 @@ def _stands(known: dict[Part, _Since], part: Part, position: int, now: float, wa
     return now - since.at
 
 
-class GroupView:
-    """What the broker says of a group's partitions. One thread at a time; raises BrokerError."""
-
-    def __init__(self, broker: BrokerSettings, group: str) -> None:
-        self._broker, self._group = broker, group
-        self._admin = make_admin(broker)
-        self._consumer = make_consumer(broker, None, ())
-
-    def read(self, parts: Iterable[Part], taken: Mapping[Part, int], finished: Mapping[Part, int | None]) -> dict[Part, PartView]:
-        """The partitions as they stand now."""
-        wanted = [TopicPartition(*part) for part in parts]
-        if not wanted:
-            return {}
-        try:
-            starts, ends = self._consumer.beginning_offsets(wanted), self._consumer.end_offsets(wanted)
-            told = self._admin.list_group_offsets({self._group: None})[self._group]
-        except (KafkaError, OSError) as problem:
-            raise unreachable(self._broker, problem) from problem
-        views = {}
-        for where in wanted:
-            part = (where.topic, where.partition)
-            committed = told[where].offset if where in told and told[where].offset >= 0 else None
-            first = max(starts[where], committed or 0)
-            views[part] = PartView(max(taken.get(part, first), first), ends[where], finished.get(part), committed)
-        return views
-
-    def close(self) -> None:
-        """Closes the connections."""
-        self._admin.close()
-        self._consumer.close()
+def read_group(
+    broker: BrokerSettings, group: str, parts: Iterable[Part], taken: Mapping[Part, int], finished: Mapping[Part, int | None]
+) -> dict[Part, PartView]:
+    """What the broker says of a group's partitions now, over connections of its own. Blocks; raises BrokerError."""
+    wanted = [TopicPartition(*part) for part in parts]
+    if not wanted:
+        return {}
+    admin, consumer = make_admin(broker), make_consumer(broker, None, ())
+    try:
+        starts, ends = consumer.beginning_offsets(wanted), consumer.end_offsets(wanted)
+        told = admin.list_group_offsets({group: None})[group]
+    except (KafkaError, OSError) as problem:
+        raise unreachable(broker, problem) from problem
+    finally:
+        admin.close()
+        consumer.close()
+    views = {}
+    for where in wanted:
+        part = (where.topic, where.partition)
+        committed = told[where].offset if where in told and told[where].offset >= 0 else None
+        first = max(starts[where], committed or 0)
+        views[part] = PartView(max(taken.get(part, first), first), ends[where], finished.get(part), committed)
+    return views

@@ -17,7 +17,7 @@ from infra.kafka_groups import pool_group
 from infra.runs import Run
 from schemas.settings import BrokerSettings, ProcessContext
 from schemas.topics import Topic
-from streams.watchdog import GroupView
+from streams.watchdog import read_group
 from tests.echoworkers import Member, Tide, ask, finish, write_run
 
 pytestmark = pytest.mark.integration
@@ -71,11 +71,8 @@ def log(broker_settings: BrokerSettings, run: Run) -> Iterator[Callable[[], Evid
 
 def uncommitted(broker: BrokerSettings, run: Run) -> dict[tuple[str, int], int]:
     """Partitions of the echo pool whose commit stands before their end."""
-    view = GroupView(broker, pool_group("work-echo", run.run_id))
-    try:
-        parts = view.read([(Topic.DESIGN_REQUESTED.wire, number) for number in range(12)], {}, {})
-    finally:
-        view.close()
+    group, all_parts = pool_group("work-echo", run.run_id), [(Topic.DESIGN_REQUESTED.wire, number) for number in range(12)]
+    parts = read_group(broker, group, all_parts, {}, {})
     return {part: seen.end - seen.next for part, seen in parts.items() if seen.next < seen.end}
 
 
