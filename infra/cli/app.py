@@ -25,7 +25,7 @@ app = typer.Typer(
 app.command("demo", epilog="Example: spade demo --dir runs/first")(demo.demo)
 app.command("up", epilog="Example: spade up && spade run infra/recipes/tiny.toml && spade down")(local.up)
 app.command("down", epilog="Example: spade down")(local.down)
-app.command("run", epilog="Example: spade run infra/recipes/nano.toml --set schedule.steps=20")(runs.run)
+app.command("run", epilog="Example: spade run nano --set schedule.steps=20; later: spade run --resume RUN")(runs.run)
 app.command("work", epilog="Example: spade work rollout --processes 4 --broker kafka.lan:9092")(stages.work)
 app.command("stream", epilog="Example: spade stream score --broker kafka.lan:9092")(stages.stream)
 app.command("train", epilog="Example: spade train --run nano-20260101-120000-ab12")(stages.train)
