@@ -1,6 +1,6 @@
 # make install   everything that a run needs, into .venv (no root rights, no Docker, no Java needed)
 # make demo      the whole self-play loop on this machine, with a report
-# make test      every check and test
+# make test      every check and test; as root it installs Debian's chromium-headless-shell and prometheus, which some tests drive
 # make soak      fifty random kills over a longer run, tides of processes, long outages; a quarter of an hour (SOAK_KILLS, SOAK_SEED)
 # make bench     the sandbox's and the gate's figures beside their targets; some minutes, as root, on an otherwise idle machine
 # make lock      requirements.lock anew, after a change in pyproject.toml
@@ -12,7 +12,7 @@ UV_VERSION := 0.12.0
 STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo test soak bench lint lock clean
+.PHONY: install tools demo test soak bench lint lock clean
 
 install: $(STAMP)
 
@@ -36,7 +36,12 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint
+# Programs that no Python package brings. Who is not root, or not on Debian, installs them by other means: the tests name what they miss.
+tools:
+	@command -v promtool >/dev/null && { command -v chromium-headless-shell || command -v chromium; } >/dev/null || test "$$(id -u)" != 0 || \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium-headless-shell prometheus; }
+
+test: lint tools
 	$(BIN)/python -m pytest
 
 soak: install
