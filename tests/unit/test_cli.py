@@ -43,7 +43,12 @@ from schemas.train import RoleStats, StepFinished
 from workers.gate.rules import Refused
 from workers.gate.static import ALLOWED_IMPORTS, check_static
 
-COMMANDS = [[command.name] for command in app.registered_commands] + [["nano", "build"]]
+COMMANDS = [[command.name] for command in app.registered_commands] + [
+    [group.name, command.name]
+    for group in app.registered_groups
+    if group.typer_instance is not None
+    for command in group.typer_instance.registered_commands
+]
 
 
 @pytest.fixture(autouse=True)
