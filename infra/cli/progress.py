@@ -56,7 +56,8 @@ class Progress:
     def pass_over(self) -> None:
         """Takes what stands in the log already, in one line: what a run that goes on did before."""
         assert self._reader is not None
-        lines = [line for _, _, _, record in self._reader.catch_up() if (line := self._take(record))]
+        past = sorted((entry[-1] for entry in self._reader.catch_up()), key=lambda record: record.created_at)
+        lines = [line for record in past if (line := self._take(record))]
         if lines:
             done = f"{self.trained} of its steps are trained, policy {self.last_version} is the newest"
             self.say(f"run {self.run_id} goes on: {done}; the last event was: {lines[-1]}")
