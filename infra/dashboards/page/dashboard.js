@@ -5,7 +5,7 @@ import { ask, clockTime, make, shown, table } from "./parts.js";
 
 const EVERY_MS = 3000;
 const at = (id) => document.getElementById(id);
-const state = { run: "", tags: {}, cards: new Map(), panels: new Map(), paused: false, timer: 0, generation: -1, broker: false };
+const state = { run: "", tags: {}, cards: new Map(), panels: new Map(), paused: false, timer: 0, asked: 0, generation: -1, broker: false };
 
 async function begin() {
   const { body } = await ask("/api/panels");
@@ -24,7 +24,7 @@ async function begin() {
   at("run").addEventListener("change", () => choose(at("run").value));
   at("pause").addEventListener("click", pause);
   at("search").addEventListener("input", () => { state.tags.environments = ""; tick(); });
-  document.addEventListener("visibilitychange", () => { if (!document.hidden) tick(); });
+  document.addEventListener("visibilitychange", () => { if (!document.hidden && !state.paused) tick(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => state.cards.forEach((card) => card.draw()));
   await tick();
 }
@@ -49,35 +49,42 @@ function choose(run, now = true) {
 
 function pause() {
   state.paused = !state.paused;
+  state.asked += 1; // what is under way comes too late
+  clearTimeout(state.timer);
   at("pause").setAttribute("aria-pressed", String(state.paused));
   at("pause").textContent = state.paused ? "Go on" : "Pause";
   if (!state.paused) tick();
 }
 
-async function fresh(name, values) {
-  const found = await ask(`/api/${name}`, values, state.tags[name]);
-  if (found) state.tags[name] = found.tag;
-  return found?.body ?? null;
+// What is shown carries its tag: an answer that comes too late is neither shown nor remembered.
+function show(name, found, draw) {
+  if (!found) return;
+  draw(found.body);
+  state.tags[name] = found.tag;
 }
 
 async function tick() {
   clearTimeout(state.timer);
   const run = state.run;
+  const own = ++state.asked;
   try {
     if (run) {
-      const [charts, environments] = await Promise.all([fresh("charts", { run }), fresh("environments", { run, search: at("search").value })]);
-      if (run !== state.run) return;
-      if (charts) showCharts(charts);
-      if (environments) showEnvironments(environments);
+      const wanted = { charts: { run }, environments: { run, search: at("search").value } };
+      const [charts, environments] = await Promise.all(Object.entries(wanted).map(([name, values]) => ask(`/api/${name}`, values, state.tags[name])));
+      if (own !== state.asked) return;
+      show("charts", charts, showCharts);
+      show("environments", environments, showEnvironments);
     }
     await listRuns();
     at("trouble").hidden = true;
     at("updated").textContent = run ? `${state.ended ? "The run has finished. " : ""}Read at ${clockTime(Date.now() / 1000)}` : "The store knows no run yet.";
   } catch (problem) {
+    if (own !== state.asked) return;
     at("trouble").textContent = `Nothing new: ${problem.message}. Trying again.`;
     at("trouble").hidden = false;
   }
   await showLag(run);
+  if (own !== state.asked) return;
   clearTimeout(state.timer);
   if (!state.paused && !document.hidden) state.timer = setTimeout(tick, EVERY_MS);
 }
