@@ -172,8 +172,9 @@ def escape_event(_logger: Any, _method: str, event: MutableMapping[str, Any]) ->
 
 def quieten_kafka() -> None:
     """Leaves of Kafka's client only errors, and none that come with every retry: what ends the retries is raised."""
-    for name, level in (("kafka", logging.ERROR), ("kafka.net", logging.CRITICAL), ("kafka.cluster", logging.CRITICAL)):
-        logging.getLogger(name).setLevel(level)
+    logging.getLogger("kafka").setLevel(logging.ERROR)
+    for name in ("kafka.net", "kafka.cluster", "kafka.consumer.fetcher"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def bind_run(run_id: str) -> None:

@@ -13,12 +13,12 @@ import signal
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from infra.chaos.evidence import Evidence, LogFollower
 from infra.chaos.openwork import OpenWork
-from infra.chaos.plan import STALL, Blow
+from infra.chaos.plan import KILL, STALL, Blow
 from infra.chaos.victims import BROKER, MEMORY, STALL_S, STORE, SUPERVISOR, find_victims, strike
 from infra.local.processes import OwnedProcess, last_lines
 from schemas.errors import BrokerError, StageTimeoutError, SupervisorError
@@ -99,8 +99,7 @@ class Storm:
             due = bool(waiting) and records >= waiting[0].share * self.calm_records and self._known.finished is None
             if due:
                 since = since or time.monotonic()
-                if self._try(waiting[0], time.monotonic() - since > PATIENCE_S):
-                    waiting.pop(0)
+                if self._try(waiting, time.monotonic() - since > PATIENCE_S):
                     since = 0.0
             if time.monotonic() - self._began > self.deadline_s:
                 raise StageTimeoutError(
@@ -135,18 +134,25 @@ class Storm:
                 self._work.take(record)
                 self._heard.append(time.monotonic())
 
-    def _try(self, blow: Blow, impatient: bool) -> bool:
-        """Lets the blow fall where its kind is busy; where it is not for long, on another kind that is."""
-        kinds = [blow.kind]
+    def _try(self, waiting: list[Blow], impatient: bool) -> bool:
+        """Lets the first blow fall where its kind is busy; where it is not for long, that of a later one, then any that is."""
+        due = waiting[0]
+        kinds = [due.kind]
         if impatient:
+            kinds += [blow.kind for blow in waiting[1:]]
             kinds += self._draw.sample(sorted(self._work.answers), len(self._work.answers))
-        for kind in kinds:
+        for place, kind in enumerate(kinds):
             if not self._busy(kind):
                 continue
-            time.sleep(blow.delay_s)
+            time.sleep(due.delay_s)
             self._read()
             if self._busy(kind):
-                return self._fall(kind, blow.how if kind in STALL_S else "kill -9")
+                if not self._fall(kind, due.how if kind in STALL_S else KILL):
+                    return False
+                if 0 < place < len(waiting):  # the two change places: each kind has its blow
+                    waiting[place] = replace(waiting[place], kind=due.kind)
+                waiting.pop(0)
+                return True
         return False
 
     def _busy(self, kind: str) -> int:
