@@ -28,4 +28,6 @@ def test_worker_pools_read_what_their_module_says_it_reads(name: str) -> None:
 
 def test_pools_are_told_with_what_waits_for_them() -> None:
     assert tell_deserted({}) == "every pool of the run has a process"
-    assert tell_deserted({"work-design": 2, "work-rollout": 0}) == "no process works in work-design (2 records wait), work-rollout"
+    assert (
+        tell_deserted({"work-design": 2, "work-rollout": 0}) == "no process works in work-design (2 records wait), work-rollout"
+    )
