@@ -55,7 +55,7 @@ class GeneratedRun:
         self.generations = generations
         self.begun = time.time() - 60 * generations if begun is None else begun
         self.pairs: Pairs = []
-        recipe = {"schedule": {"lag": 1, "lead": 1, "delay": 1}, "name": "generated"}
+        recipe = {"schedule": {"interval": 1, "lag": 1, "lead": 1, "delay": 1, "steps": generations}, "name": "generated"}
         self._add(
             Topic.RUN_STARTED, RunStarted, 0, recipe_json=json.dumps(recipe), recipe_name="generated", seed=1, steps=generations,
             policy_place="", code_digest="", corpus_digest="", tokenizer_digest="", dialect="nano",
