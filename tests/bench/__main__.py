@@ -1,4 +1,4 @@
-"""`make bench`: the sandbox's and the gate's figures, beside their targets. Needs root, as the level full does; minutes long."""
+"""`make bench`: figures of sandbox, gate and pipeline beside their targets. Needs root, as the level full does; minutes long."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from tests.bench.jails import Counts, JailBench
-from tests.bench.table import as_records, as_text, jail_rows
+from tests.bench.pipeline import measure, pipeline_rows
+from tests.bench.table import Row, as_records, as_text, jail_rows
 
 
 def tell(what: str) -> None:
@@ -22,15 +23,21 @@ def main() -> int:
     """Measures and prints; 0 whatever the figures are."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=Counts.rounds)
+    parser.add_argument("--only", choices=("jails", "pipeline"), help="one of the two tables")
     parser.add_argument("--out", type=Path, help="also write the rows there, as JSON")
     given = parser.parse_args()
-    bench = JailBench(Counts(rounds=given.rounds))
     began = os.getloadavg()[0]
-    try:
-        bench.run(tell)
-    finally:
-        bench.close()
-    rows = jail_rows(bench.samples)
+    rows: list[Row] = []
+    if given.only != "pipeline":
+        bench = JailBench(Counts(rounds=given.rounds))
+        try:
+            bench.run(tell)
+        finally:
+            bench.close()
+        rows += jail_rows(bench.samples)
+    if given.only != "jails":
+        tell("a run overlapped, one in turn, one in this process")
+        rows += pipeline_rows(measure())
     sys.stdout.write(f"{os.cpu_count()} cores, load {began:.1f} before, {os.getloadavg()[0]:.1f} after\n\n{as_text(rows)}")
     if given.out:
         given.out.write_bytes(msgspec.json.format(msgspec.json.encode(as_records(rows)), indent=2) + b"\n")

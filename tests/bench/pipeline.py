@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from schemas.settings import BrokerSettings, Recipe
 from schemas.topics import Topic
 from schemas.train import StepFinished
 from tests.bench.oneprocess import OneProcess
+from tests.bench.table import Row
 
 LIMIT_S = 1200
 COMMON: dict[str, Any] = {
@@ -115,16 +117,16 @@ def timing(records: list[Record], designer_busy_s: float, player_busy_s: float) 
     )
 
 
-def rows(found: dict[str, Timing]) -> list[tuple[str, str, str]]:
-    """(what, target, seen) lines of the table."""
+def pipeline_rows(found: Mapping[str, Timing]) -> list[Row]:
+    """The lines of the table."""
     overlapped, in_turn, alone = found["overlapped"], found["in turn"], found["one process"]
-    log_share = (in_turn.window_s - alone.window_s) / in_turn.window_s
     return [
-        ("wall clock, overlapped / in turn", "< 1", f"{overlapped.window_s / in_turn.window_s:.2f}"),
-        ("trainer idle, overlapped", "", f"{overlapped.trainer_wait_s / overlapped.window_s:.0%}"),
-        ("trainer idle, in turn", "", f"{in_turn.trainer_wait_s / in_turn.window_s:.0%}"),
-        ("rollout worker idle, overlapped", "", f"{1 - min(1.0, overlapped.player_busy_s / overlapped.window_s):.0%}"),
-        ("rollout worker idle, in turn", "", f"{1 - min(1.0, in_turn.player_busy_s / in_turn.window_s):.0%}"),
-        ("the log's share: (in turn - one process) / in turn", "<= 10%", f"{log_share:.0%}"),
-        ("final weights over Kafka and in one process", "equal", "equal" if in_turn.digest == alone.digest else "DIFFER"),
+        Row("wall clock, overlapped / strictly in turn", overlapped.window_s / in_turn.window_s, 1),
+        Row("share of the log: (in turn - one process) / in turn", (in_turn.window_s - alone.window_s) / in_turn.window_s, 0.1),
+        Row("trainer idle, overlapped", overlapped.trainer_wait_s / overlapped.window_s),
+        Row("trainer idle, in turn", in_turn.trainer_wait_s / in_turn.window_s),
+        Row("rollout worker idle, overlapped", 1 - overlapped.player_busy_s / overlapped.window_s),
+        Row("rollout worker idle, in turn", 1 - in_turn.player_busy_s / in_turn.window_s),
+        Row("design worker idle, overlapped", 1 - overlapped.designer_busy_s / overlapped.window_s),
+        Row("final weights over Kafka and in one process differ", float(in_turn.digest != alone.digest), 0),
     ]
