@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 KILL, STALL = "kill -9", "stall"
-EARLIEST, LATEST = 0.03, 0.9  # of the undisturbed run's records
+EARLIEST, LATEST = 0.03, 0.8  # of the undisturbed run's records
 STALL_SHARE = 0.15
 LONGEST_DELAY_S = 0.6
 
