@@ -319,6 +319,7 @@ def run(home: Path, calm: Left) -> Iterator[Disturbed]:
         disturbed.start("--resume", str(disturbed.folder))
         yield disturbed
     finally:
+        gc.collect()
         if disturbed.process.poll() is None:
             disturbed.process.terminate()
             disturbed.process.wait(timeout=60)
