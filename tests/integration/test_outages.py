@@ -32,7 +32,7 @@ from tests.streamworld import Shares
 
 pytestmark = pytest.mark.integration
 __all__ = ["make_recipe", "start_run"]  # fixtures
-AWAY_S = 12.0
+AWAY_S = 30.0  # a broker that starts on a busy machine takes a good part of it
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_stages_wait_for_a_broker_that_comes_back_and_say_why_they_end_when_it_d
     await_batches(pool, processes, 2)
     first = {name: process.pid for name, process in processes.started.items()}
     own_broker.stop()
-    time.sleep(AWAY_S / 3)
+    time.sleep(4.0)
     own_broker.restart()
     await_batches(pool, processes, 5)
     assert {name: process.pid for name, process in processes.started.items()} == first, "they waited"
