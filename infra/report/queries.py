@@ -122,7 +122,7 @@ UNCREDITED = """
 SELECT countIf(uncredited) AS uncredited FROM rewards FINAL WHERE run_id = {run:String} AND valid
 """
 
-TABLES = ("requests", "designs", "verdicts", "slots_closed", "episodes", "audits", "scores", "rewards", "generations",
+TABLES = ("requests", "prompts", "designs", "verdicts", "slots_closed", "episodes", "audits", "scores", "rewards", "generations",
           "batches", "steps", "policies", "evaluations", "dead_letters")  # fmt: skip
 
 
