@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import faust
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from faust.transport.drivers.aiokafka import Consumer as FaustConsumer
+from mode.threads import WorkerThread
 
 from infra.kafka_clients import REQUEST_BYTES, read_secret
 from schemas.settings import BrokerSettings
@@ -25,6 +27,15 @@ BUFFERED_RECORDS = 256  # of one stream; episodes are large
 CommitPosition = Callable[[str, int], int | None]  # topic, partition -> offset after the finished prefix
 
 
+class LetGoThread(WorkerThread):  # type: ignore[misc]
+    """The thread of Faust's consumer, which ends with the process: where the broker is away it looks for its group for ever, and
+    a stage that has given up with its cause would never exit."""
+
+    def __init__(self, service: Any, **options: Any) -> None:
+        super().__init__(service, **options)
+        self.daemon = True
+
+
 def consumer_type(position_of: CommitPosition) -> type[Any]:
     """A Faust consumer that commits `position_of(topic, partition)`, whatever Faust believes was acknowledged.
 
@@ -34,6 +45,9 @@ def consumer_type(position_of: CommitPosition) -> type[Any]:
 
     class LedgerConsumer(FaustConsumer):  # type: ignore[misc]
         """Commits the ledgers' positions."""
+
+        def _new_consumer_thread(self) -> Any:
+            return AIOKafkaConsumerThread(self, loop=self.loop, beacon=self.beacon, Worker=LetGoThread)
 
         def _new_offset(self, tp: Any) -> int | None:
             self._acked[tp].clear()

@@ -276,12 +276,27 @@ def _tell_generation(record: GenerationClosed) -> None:
     telemetry.set_gauge("spade_diversity_share", record.vendi)
 
 
+def await_store(dsn: str, clock: Clock, limit_s: float = STORE_LIMIT_S) -> Store:
+    """The store, also where it is away when the worker starts: tried until `limit_s`, then StoreError with the cause."""
+    end = clock.monotonic() + limit_s
+    pause = FIRST_PAUSE_S
+    while True:
+        try:
+            return connect(dsn)
+        except StoreAwayError as problem:
+            if clock.monotonic() >= end:
+                raise
+            telemetry.get_logger("workers.memory").warning("the store is away, trying again", cause=problem.cause, pause_s=pause)
+            clock.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+
 def run(context: ProcessContext) -> None:
     """Works until the run that the context names has finished. Raises the boundary errors of broker and store."""
     found = await_run(context)
     run_id = found.run_id
     telemetry.bind_run(run_id)
-    store = connect(context.store_dsn)
+    store = await_store(context.store_dsn, SystemClock())
     sink = MemorySink(context.broker, store, run_id, is_older=found.is_older)
     try:
         with ControlReader(context.broker, [Topic.RUN_FINISHED], run_id) as finished:

@@ -92,6 +92,14 @@ def test_transport_uses_our_consumer(tmp_path: Path) -> None:
     assert consumer.__name__ == "LedgerConsumer"
 
 
+def test_consumers_thread_does_not_keep_a_process_that_has_given_up() -> None:
+    from streams import faustapp
+
+    consumer = faustapp.consumer_type(lambda topic, partition: None)
+    assert "_new_consumer_thread" in vars(consumer)
+    assert faustapp.LetGoThread(object()).daemon is True
+
+
 def test_unknown_stage_is_refused_with_the_known_ones() -> None:
     with pytest.raises(SettingsError, match="design, rollout, score, batch"):
         run("shuffle", ProcessContext())
