@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -30,9 +31,17 @@ from tests.integration.test_streams_loop import (
 )
 from tests.streamworld import Shares
 
-pytestmark = pytest.mark.integration
+# kafka-python leaves the sockets of refused connections to the garbage collector.
+pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 __all__ = ["make_recipe", "start_run"]  # fixtures
 AWAY_S = 30.0  # a broker that starts on a busy machine takes a good part of it
+
+
+@pytest.fixture(autouse=True)
+def collected_here() -> Iterator[None]:
+    """Such sockets are closed before the next test, which would be blamed for them. Made first, so ended last."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture
