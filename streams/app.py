@@ -11,7 +11,8 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from infra.clock import SystemClock
 from infra.kafka import BrokerWatch, ControlReader, count_partitions, make_consumer
@@ -47,7 +48,22 @@ def run(stage: str, context: ProcessContext) -> None:
         Membership(group_name(chosen, found.run_id)) as member,
         tempfile.TemporaryDirectory(prefix=f"spade-{stage}-") as data_dir,
     ):
-        asyncio.run(_serve(chosen, found, context, partitions, data_dir, member.instance_id))
+        failure = _run_to_its_end(_serve(chosen, found, context, partitions, data_dir, member.instance_id))
+    if failure is not None:
+        raise failure
+
+
+def _run_to_its_end(serving: Coroutine[Any, Any, tuple[BaseException | None, bool]]) -> BaseException | None:
+    """As asyncio.run, but tasks of a stage that did not stop in time, which refuse to be cancelled, end with the process."""
+    runner = asyncio.Runner()
+    try:
+        failure, ended = runner.run(serving)
+    except BaseException:
+        runner.close()
+        raise
+    if ended:
+        runner.close()
+    return failure
 
 
 def common_partitions(broker: BrokerSettings) -> int:
@@ -63,7 +79,10 @@ def common_partitions(broker: BrokerSettings) -> int:
     return next(iter(counts.values()))
 
 
-async def _serve(stage: Stage, found: Run, context: ProcessContext, partitions: int, data_dir: str, instance_id: str) -> None:
+async def _serve(
+    stage: Stage, found: Run, context: ProcessContext, partitions: int, data_dir: str, instance_id: str
+) -> tuple[BaseException | None, bool]:
+    """Serves; what ended the stage (None: all went well), and whether everything in it has stopped."""
     shell = StageShell(stage, found, context, partitions, data_dir, SystemClock(), instance_id)
     restore = _on_signals(shell.stopped.set)
     watches = [
@@ -79,19 +98,21 @@ async def _serve(stage: Stage, found: Run, context: ProcessContext, partitions: 
     finally:
         shell.stopped.set()
         await asyncio.gather(*watches, return_exceptions=True)
-        await _end(shell)
+        ended = await _end(shell)
         restore()
-    if shell.failure is not None:
-        raise shell.failure
+    return shell.failure, ended
 
 
-async def _end(shell: StageShell) -> None:
-    """Stops Faust and the shell; what hangs in an agent is left to the end of the process."""
+async def _end(shell: StageShell) -> bool:
+    """Stops Faust and the shell; False where something hangs, which is left to the end of the process."""
+    ended = True
     for ending in (shell.app.stop(), shell.close()):
         try:
             await asyncio.wait_for(ending, STOP_LIMIT_S)
         except TimeoutError:
             get_logger("streams.app").warning("the stage did not stop in time", limit_s=STOP_LIMIT_S)
+            ended = False
+    return ended
 
 
 async def _watch_end(shell: StageShell, found: Run, broker: BrokerSettings) -> None:
