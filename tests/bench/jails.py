@@ -26,6 +26,7 @@ ENVIRONMENTS = Path(__file__).parents[1] / "environments"
 LARGE = 5  # the largest of them
 HINT = "Work in small steps and keep what you have found so far in mind."
 STEPS = 20
+READY_S = 0.3
 PACKAGES = ("numpy", "gymnasium")
 PLAIN = """
 import random
@@ -188,9 +189,13 @@ class JailBench:
             for _ in range(count):
                 source, hint = designs[self._judged % len(designs)]
                 self._judged += 1
+                self.gate.fill()
+                time.sleep(READY_S)  # they stand ready: what their start has cost is spent, and is counted apart
+                started = sum(jail.cpu_s() for spares in self.gate._spares.values() for jail in spares)
                 verdict = judge(self.gate, source, hint)
                 assert verdict.admitted, f"{verdict.rule}: {verdict.evidence}"
                 self.samples[f"{name} cpu"].append(verdict.cpu_s)
+                self.samples[f"{name} warm cpu"].append(verdict.cpu_s - started)
                 self.samples[f"{name} wall"].append(verdict.wall_s)
 
     def memory(self) -> None:

@@ -23,8 +23,8 @@ TARGETS = {
     "memory (PSS) a session at 64, stdlib": 8,
     "memory (PSS) a session at 64, gymnasium": 25,
     "episodes of 20 steps a second": 4,
-    "gate, nano design: CPU": 0.15,
-    "gate, large design: CPU": 0.5,
+    "gate, nano design: CPU, jails ready": 0.15,
+    "gate, large design: CPU, jails ready": 0.5,
 }
 
 
