@@ -29,6 +29,7 @@ from streams.watchdog import Part, PartView, Watchdog, read_group
 WATCH_S = 0.5
 POLL_STOP_S = 0.2
 STOP_LIMIT_S = 20.0
+GONE_LIMIT_S = 3.0  # where the broker is gone there is nothing to leave or to write
 REACH_S = 5.0  # between two looks whether the broker is there
 LOOK_S = 20.0  # between two looks of the watchdog
 QUIET_S = 1.0  # without inputs, after the run has finished
@@ -105,12 +106,12 @@ async def _serve(
 
 async def _end(shell: StageShell) -> bool:
     """Stops Faust and the shell; False where something hangs, which is left to the end of the process."""
-    ended = True
+    ended, limit_s = True, GONE_LIMIT_S if isinstance(shell.failure, BrokerError) else STOP_LIMIT_S
     for ending in (shell.app.stop(), shell.close()):
         try:
-            await asyncio.wait_for(ending, STOP_LIMIT_S)
+            await asyncio.wait_for(ending, limit_s)
         except TimeoutError:
-            get_logger("streams.app").warning("the stage did not stop in time", limit_s=STOP_LIMIT_S)
+            get_logger("streams.app").warning("the stage did not stop in time", limit_s=limit_s)
             ended = False
     return ended
 
