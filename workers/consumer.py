@@ -41,7 +41,7 @@ BAD_RECORDS = 20  # dead letters after which the process stops
 BUSY_POLL_MS, IDLE_POLL_MS = 20, 200
 COMMIT_EVERY_S = 0.5
 LOOK_FOR_END_S = 0.5
-UNASSIGNED_S = 60.0  # after the run's end, a process that gets no partition for this long has none to drain
+UNASSIGNED_S = 60.0  # after the run's end, a process that has nothing to do for this long leaves, whatever others still hold
 LEAVE_S = 20.0  # for work that was asked to stop
 REMEMBERED = 4096  # finished records, known again after a rebalance
 SESSION_S = 15.0  # a busy machine misses heartbeats for seconds; a killed worker's partitions wait as long
@@ -259,12 +259,22 @@ class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-py
             self._consumer.resume(*assigned)
 
     def _is_drained(self) -> bool:
-        """Whether every record of the assigned partitions was read; not known while partitions move."""
-        assigned = list(self._consumer.assignment())
+        """Whether every record of the stage was read, by others too: who leaves while a member that goes away still holds
+        partitions leaves its records to nobody. Not known while partitions move."""
+        assigned = self._consumer.assignment()
         if not self._settled or not assigned:
             return False
-        ends = self._consumer.end_offsets(assigned)
-        return all(self._consumer.position(place) >= ends[place] for place in assigned)
+        names = [topic.wire for topic in self._stage.topics]
+        places = [TopicPartition(name, part) for name in names for part in self._consumer.partitions_for_topic(name) or ()]
+        begins, ends = self._consumer.beginning_offsets(places), self._consumer.end_offsets(places)
+        waiting = [place for place in places if begins[place] < ends[place]]
+
+        def reached(place: TopicPartition) -> int:
+            if place in assigned:
+                return int(self._consumer.position(place))
+            return self._consumer.committed(place) or 0
+
+        return all(reached(place) >= ends[place] for place in waiting)
 
     def _tries_of(self, item: _Item) -> int:
         """How often the record's work was begun before; told by the commit's metadata after a restart."""

@@ -111,6 +111,15 @@ def test_an_environment_has_its_lineage_and_its_plays_and_hostile_text_is_made_v
     assert play["actions"][0].startswith("2 <img")
 
 
+def test_a_refused_design_has_its_rule_and_evidence_and_no_plays(page: TestClient, run: GeneratedRun) -> None:
+    for slot, (rule, evidence) in enumerate(REFUSED, MEMBERS):
+        found = answer(page, "environment", run=run.run_id, env=run.env_id(2, slot))
+        assert found["place"].startswith("refused")
+        assert found["verdict"]["rule"] == rule
+        assert found["verdict"]["evidence"].startswith(evidence)
+        assert found["plays"] == []
+
+
 def test_what_the_store_does_not_know_is_said(page: TestClient, run: GeneratedRun) -> None:
     gone = page.get("/api/environment", params={"run": run.run_id, "env": "nothing-like-it"})
     assert gone.status_code == 404

@@ -265,9 +265,10 @@ def test_why_tells_the_whole_story_of_each_environment(finished: Finished) -> No
     assert member.reward is not None
     assert {rule["rule"] for rule in member.proof} >= {"witness", "replay"}
     assert any(story.parents for story in stories.values())
-    refused = next(story for story in stories.values() if story.place.startswith("refused"))
-    assert refused.verdict is not None
-    assert refused.verdict["rule"]
+    refused = {record.env_id: record.rule for record in finished.records[Topic.ENV_REJECTED] if isinstance(record, EnvRejected)}
+    told = {env_id: story.verdict["rule"] for env_id, story in stories.items() if story.verdict and story.verdict["rule"]}
+    assert told == refused
+    assert {env_id for env_id, story in stories.items() if story.place.startswith("refused")} == refused.keys()
 
 
 def test_why_takes_the_beginning_of_an_id_and_names_what_it_can_not_find(finished: Finished) -> None:

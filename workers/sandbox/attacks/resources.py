@@ -109,9 +109,9 @@ ATTACKS: Final = (
     Attack(
         "never end the compiler",
         (Layer(Barrier.COMPILE_CPU, "ends cpu: compiling the source"),),
-        _compiler_bomb(60),
+        _compiler_bomb(600),
         "ends timeout: the jail did not start",
-        "it takes ten seconds: the host's patience with a start ends before",
+        "it takes a minute or more: the host's patience with a start ends before",
     ),
     Attack("use up the session's time", _SESSION_CPU, program(_BUSY.replace("SECONDS", "1.5")), "says went on", limits=_SESSION),
     Attack(
