@@ -194,6 +194,20 @@ class ModelSettings(Settings):
     path: str = "trainer/nano/model"
     """A Hugging Face folder; a relative path is looked for below the recipe, then among the shipped models."""
     dialect: Literal["nano", "games", "tools"] = "nano"
+    """How the model is spoken to: the nano model's marks, or its own chat template in one of the two settings."""
+    thinking: bool = True
+    """Given to the chat template as `enable_thinking`. What a model thinks stays in its context and is trained."""
+
+
+class MachineSettings(Settings):
+    """What `spade plan` counts with. It decides nothing in a run."""
+
+    trainer_gpus: int = Field(default=0, ge=0)
+    """GPUs that share the trainer's state; 0: the trainer runs on the CPU."""
+    sampler_gpus: int = Field(default=0, ge=0)
+    """GPUs of the design and rollout workers; 0: they sample on the CPU."""
+    gpu_gib: float = Field(default=80, gt=0)
+    """Memory of one GPU."""
 
 
 class SandboxSettings(Settings):
@@ -249,6 +263,7 @@ class Recipe(Settings):
     memory: MemorySettings = MemorySettings()
     corpus: CorpusSettings = CorpusSettings()
     model: ModelSettings = ModelSettings()
+    machine: MachineSettings = MachineSettings()
     sandbox: SandboxSettings = SandboxSettings()
     processes: ProcessSettings = ProcessSettings()
     evaluation: EvalSettings = EvalSettings()
@@ -270,6 +285,8 @@ class Recipe(Settings):
             raise ValueError("rollout.earlier_plays must be 0 or at least 2: one pair says nothing")
         if not self.skills:
             raise ValueError("skills must name at least one skill")
+        if self.model.dialect not in ("nano", self.setting):
+            raise ValueError(f"model.dialect ({self.model.dialect}) is not that of setting ({self.setting})")
         return self
 
 
@@ -285,6 +302,9 @@ PUBLISHED_DEFAULTS: dict[str, Any] = {
     "train": {"aggregate": "sample", "logits": "plain"},
 }
 
+TOOLS_DEFAULTS: dict[str, Any] = {"skills": TOOLS_SKILLS, "corpus": {"max_words": 4000}}
+"""The setting tools over the defaults, which are those of games."""
+
 
 def load_recipe(path: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe in a TOML file. Raises SettingsError that names the file, the key and the fix."""
@@ -299,12 +319,14 @@ def load_recipe(path: Path, overrides: Mapping[str, Any] | None = None) -> Recip
 
 
 def build_recipe(values: Mapping[str, Any], overrides: Mapping[str, Any] | None = None, origin: str = "recipe") -> Recipe:
-    """Defaults of the algorithm, under the recipe's values, under dotted overrides such as {"schedule.steps": 20}."""
+    """Defaults of algorithm and setting, under the recipe's values, under dotted overrides such as {"schedule.steps": 20}."""
     merged = dict(values)
     for dotted, value in (overrides or {}).items():
         _set(merged, dotted.split("."), value)
     if merged.get("algorithm") == "published":
         merged = _merge(PUBLISHED_DEFAULTS, merged)
+    if merged.get("setting") == "tools":
+        merged = _merge(TOOLS_DEFAULTS, merged)
     try:
         return Recipe.model_validate(merged)
     except ValidationError as error:

@@ -8,7 +8,23 @@ from collections.abc import Sequence
 import typer
 
 from infra import telemetry
-from infra.cli import archive, chaos, checks, dashboard, demo, evaluate, local, memory, nano, replay, runs, stages, tables, why
+from infra.cli import (
+    archive,
+    chaos,
+    checks,
+    dashboard,
+    demo,
+    evaluate,
+    local,
+    memory,
+    nano,
+    plan,
+    replay,
+    runs,
+    stages,
+    tables,
+    why,
+)
 from infra.plaintext import escape_line
 from schemas.errors import SpadeError
 
@@ -26,6 +42,7 @@ app.command("demo", epilog="Example: spade demo --dir runs/first")(demo.demo)
 app.command("up", epilog="Example: spade up && spade run infra/recipes/tiny.toml && spade down")(local.up)
 app.command("down", epilog="Example: spade down")(local.down)
 app.command("run", epilog="Example: spade run nano --set schedule.steps=20; later: spade run --resume RUN")(runs.run)
+app.command("plan", epilog="Example: spade plan qwen3-8b-games --set machine.gpu_gib=141")(plan.plan)
 app.command("work", epilog="Example: spade work rollout --processes 4 --broker kafka.lan:9092")(stages.work)
 app.command("stream", epilog="Example: spade stream score --broker kafka.lan:9092")(stages.stream)
 app.command("train", epilog="Example: spade train --run nano-20260101-120000-ab12")(stages.train)

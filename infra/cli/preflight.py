@@ -18,12 +18,14 @@ from schemas.settings import Recipe
 LEAST_FREE_BYTES = 512 * 1024 * 1024
 POLICY_COPIES = 12  # policies, checkpoints and their temporary copies that stand at once, at most
 LASTING_WEIGHTS = 5  # a policy, and a checkpoint's weights, float32 copy and two moments
-MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json")
+MODEL_FILES = ("config.json", "tokenizer.json")
+WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")  # one file, or the index of several
 
 
 def check_run(recipe: Recipe, run_dir: Path, say: Callable[[str], None]) -> None:
     """Every check that needs neither broker nor store; `say` is told what was found."""
     model = check_model(recipe)
+    check_plan(recipe, model)
     documents = check_corpus(recipe)
     check_disk(run_dir, model, kept_versions(recipe))
     level = check_sandbox(recipe)
@@ -39,6 +41,8 @@ def check_model(recipe: Recipe) -> Path:
     for name in MODEL_FILES:
         if not (folder / name).is_file():
             raise ModelError(f"model.path: {folder} has no {name}", fix)
+    if not any((folder / name).is_file() for name in WEIGHT_FILES):
+        raise ModelError(f"model.path: {folder} has no {WEIGHT_FILES[0]}", fix)
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except ValueError as problem:
@@ -49,6 +53,16 @@ def check_model(recipe: Recipe) -> Path:
         )
     tokenizer_digest(folder)
     return folder
+
+
+def check_plan(recipe: Recipe, model: Path) -> None:
+    """Raises SettingsError where the arithmetic alone shows that the run can't be; `spade plan` shows all of it."""
+    from infra.cli.plan import refusal
+    from infra.planning import find_shape, make_plan
+
+    made = make_plan(recipe, find_shape(model))
+    if made.problems:
+        raise refusal(made)
 
 
 def check_corpus(recipe: Recipe) -> int:

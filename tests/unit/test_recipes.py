@@ -8,9 +8,18 @@ import pytest
 
 from infra.cli.options import read_overrides, read_recipe, shipped_recipes
 from schemas.errors import SettingsError
-from schemas.settings import Recipe
+from schemas.settings import GAMES_SKILLS, TOOLS_SKILLS, Recipe
 
 NANO_LIKE = ("nano", "nano-published", "demo", "tiny")
+# name: interval, KL weight, thinking; the paper's numbers (spade.md), and that its 4B and 30B backbones do not think
+PAPER = {
+    "qwen3-4b-games": (4, 0.0, False),
+    "qwen3-4b-tools": (4, 0.005, False),
+    "qwen3-8b-games": (4, 0.005, True),
+    "qwen3-8b-tools": (8, 0.005, True),
+    "qwen3-30b-a3b-games": (4, 0.0, False),
+    "qwen3-30b-a3b-tools": (8, 0.005, False),
+}
 
 
 @pytest.mark.parametrize("name", NANO_LIKE)
@@ -18,6 +27,34 @@ def test_shipped_recipe_loads_by_name_and_bears_it(name: str) -> None:
     recipe = read_recipe(name)
     assert recipe.name == name
     assert shipped_recipes()[name].is_file()
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_recipe_of_a_backbone_carries_the_papers_numbers(name: str) -> None:
+    recipe, (interval, kl_beta, thinking) = read_recipe(name), PAPER[name]
+    tools = name.endswith("-tools")
+    schedule, design, rollout, train = recipe.schedule, recipe.design, recipe.rollout, recipe.train
+    assert (recipe.setting, recipe.model.dialect, recipe.model.thinking) == (*[("games", "tools")[tools]] * 2, thinking)
+    assert recipe.skills == (TOOLS_SKILLS if tools else GAMES_SKILLS)
+    assert (schedule.steps, schedule.interval, schedule.delay, schedule.lag, schedule.lead) == (400, *[interval] * 2, 1, interval)
+    assert (design.environments, design.attempts, design.skills_active, rollout.plain_plays) == (24, 5, 3, 8)
+    assert (rollout.max_turns, rollout.context_tokens) == (25, 32768)
+    assert (design.sampling.max_tokens, rollout.sampling.max_tokens) == (16384, 8192)
+    for sampling in (design.sampling, rollout.sampling):
+        assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.6, 0.95, 20)
+    assert design.hint_sampling.temperature == 0.3
+    assert (train.learning_rate, train.betas, train.weight_decay) == (1e-6, (0.9, 0.98), 0.1)
+    assert (train.clip_low, train.clip_high, train.kl_beta, train.correction) == (0.2, 0.28, kl_beta, "truncated")
+    assert (recipe.memory.window, recipe.memory.seeds, recipe.memory.top) == (200, 2, 10)
+    assert (recipe.memory.frontier, recipe.memory.negative) == ((0.15, 0.85), (0.1, 0.9))
+    assert recipe.corpus.max_words == (4000 if tools else 6000)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_recipe_of_a_backbone_turns_published_by_one_override(name: str) -> None:
+    published = read_recipe(name, ["algorithm=published", *(["schedule.lead=0"] if PAPER[name][0] == 8 else [])])
+    assert (published.rollout.paired, published.rollout.hint_plays, published.train.aggregate) == (False, 16, "sample")
+    assert (published.design.hint_by_second_call, published.schedule.lag_limit("designer")) == (True, published.schedule.delay)
 
 
 @pytest.mark.parametrize("name", NANO_LIKE)

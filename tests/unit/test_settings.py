@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import SettingsError
-from schemas.settings import Recipe, build_recipe, load_recipe
+from schemas.settings import TOOLS_SKILLS, Recipe, build_recipe, load_recipe
 
 
 def test_mended_is_the_default_and_pairs_the_arms() -> None:
@@ -68,6 +68,17 @@ def test_overrides_reach_nested_keys_and_leave_the_file_values_alone() -> None:
     recipe = build_recipe(values, {"schedule.interval": 2, "schedule.delay": 2})
     assert (recipe.schedule.steps, recipe.schedule.interval) == (40, 2)
     assert values == {"schedule": {"steps": 40}}
+
+
+def test_tools_bring_their_skills_and_shorter_documents_and_a_recipe_may_differ() -> None:
+    recipe = build_recipe({"setting": "tools"})
+    assert (recipe.skills, recipe.corpus.max_words) == (TOOLS_SKILLS, 4000)
+    assert build_recipe({"setting": "tools", "skills": ["Data Retrieval"]}).skills == ("Data Retrieval",)
+
+
+def test_a_dialect_of_the_other_setting_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"model.dialect \(games\) is not that of setting \(tools\)"):
+        build_recipe({"setting": "tools", "model": {"dialect": "games"}})
 
 
 def test_the_run_record_carries_the_whole_recipe() -> None:
