@@ -56,6 +56,19 @@ class Span(Part, frozen=True, kw_only=True):
     settings: SamplingSettings
 
 
+class VersionSpan(Part, frozen=True, kw_only=True):
+    """The policy versions that sampled a text, as its spans tell them; -1 where nothing was sampled or a record is older."""
+
+    oldest: int = -1
+    newest: int = -1
+
+
+def version_span(spans: Sequence[Span]) -> VersionSpan:
+    """From the oldest to the newest version among the spans."""
+    versions = [span.policy_version for span in spans]
+    return VersionSpan(oldest=min(versions), newest=max(versions)) if versions else VersionSpan()
+
+
 def pack_ints(values: Sequence[int]) -> bytes:
     """Token ids as little-endian int32 bytes."""
     return struct.pack(f"<{len(values)}i", *values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schemas.common import Part, Record, Reference, SamplingSettings, Span
+from schemas.common import Part, Record, Reference, SamplingSettings, Span, VersionSpan
 
 
 class Document(Part, frozen=True, kw_only=True):
@@ -105,6 +105,7 @@ class EnvValidated(Record, frozen=True, kw_only=True):
     gate_cpu_s: float = 0.0
     gate_wall_s: float = 0.0
     verdict_from: str = ""  # event of the equal design whose verdict this is; then the gate cost nothing
+    versions: VersionSpan = VersionSpan()  # that wrote the design
 
 
 class EnvRejected(Record, frozen=True, kw_only=True):
@@ -126,6 +127,7 @@ class EnvRejected(Record, frozen=True, kw_only=True):
     gate_cpu_s: float = 0.0
     gate_wall_s: float = 0.0
     verdict_from: str = ""  # event of the equal design whose verdict this is; then the gate cost nothing
+    versions: VersionSpan = VersionSpan()  # that wrote the design
 
 
 class Member(Part, frozen=True, kw_only=True):
@@ -145,6 +147,7 @@ class Member(Part, frozen=True, kw_only=True):
     reward_min: float
     repeated: float = 0.0  # MinHash similarity to the nearest earlier design, 0 where there is none
     identical: bool = False  # identical code earlier in the same group
+    versions: VersionSpan = VersionSpan()
 
 
 class RejectedDesign(Part, frozen=True, kw_only=True):
@@ -157,6 +160,7 @@ class RejectedDesign(Part, frozen=True, kw_only=True):
     group: str
     rule: str
     proposal: Reference
+    versions: VersionSpan = VersionSpan()
 
 
 class MissingSlot(Part, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schemas.common import Part, Record, Reference
+from schemas.common import Part, Record, Reference, VersionSpan
 
 
 class PlayReturn(Part, frozen=True, kw_only=True):
@@ -13,6 +13,7 @@ class PlayReturn(Part, frozen=True, kw_only=True):
     episode_return: float
     won: bool
     reference: Reference
+    versions: VersionSpan = VersionSpan()  # that played it
 
 
 class ArmScore(Part, frozen=True, kw_only=True):
@@ -67,6 +68,7 @@ class ScoredDesign(Part, frozen=True, kw_only=True):
     earlier_regret: float = 0.0
     earlier_regret_se: float = 0.0
     uncredited: bool = False  # regret earned nothing: the hint did not help the earlier policy
+    versions: VersionSpan = VersionSpan()  # that wrote it
 
 
 class GenerationClosed(Record, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schemas.common import Part, Record, Reference
+from schemas.common import Part, Record, Reference, VersionSpan
 
 AGENT = "agent"
 DESIGNER = "designer"
@@ -15,9 +15,10 @@ class Sample(Part, frozen=True, kw_only=True):
     sample_id: str  # play_id or env_id
     role: str  # AGENT | DESIGNER
     advantage: float
-    policy_version: int  # that sampled it
+    policy_version: int  # the oldest that sampled it
     lag: int  # step - policy_version
     arm: str = ""
+    versions: VersionSpan = VersionSpan()  # as its spans tell them; the trainer holds them against the record
 
 
 class BatchReady(Record, frozen=True, kw_only=True):

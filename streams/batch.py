@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from schemas import ids
+from schemas.common import Reference, VersionSpan
 from schemas.design import SlotsClosed
 from schemas.rollout import HINTED, PLAIN
 from schemas.run import RunEnding
@@ -165,31 +166,40 @@ class BatchJoin(Join):
         by_arm = rollout.advantage_group == "environment-arm"
         groups = [(env_id, arm if by_arm else "") for env_id, arm, _ in plays]
         advantages = z_scores([play.episode_return for _, _, play in plays], groups)
-        version = self.schedule.play_version(step)
+        planned = self.schedule.play_version(step)
         return [
-            Sample(
-                reference=play.reference,
-                sample_id=play.play_id,
-                role=AGENT,
-                advantage=advantage,
-                policy_version=version,
-                lag=step - version,
-                arm=arm,
-            )
+            _sample(play.reference, play.play_id, AGENT, advantage, step, play.versions, planned, arm)
             for (_, arm, play), advantage in zip(plays, advantages, strict=True)
         ]
 
     def _designer_samples(self, generation: int, step: int) -> list[Sample]:
-        version = self.schedule.design_version(generation)
+        planned = self.schedule.design_version(generation)
         return [
-            Sample(
-                reference=design.proposal,
-                sample_id=design.env_id,
-                role=DESIGNER,
-                advantage=design.advantage,
-                policy_version=version,
-                lag=step - version,
-            )
+            _sample(design.proposal, design.env_id, DESIGNER, design.advantage, step, design.versions, planned)
             for design in self._closed[generation].designs
             if design.trained
         ]
+
+
+def _sample(
+    reference: Reference,
+    sample_id: str,
+    role: str,
+    advantage: float,
+    step: int,
+    versions: VersionSpan,
+    planned: int,
+    arm: str = "",
+) -> Sample:
+    """A sample with its age as measured; by the `planned` version where it has no sampled token, or its record tells none."""
+    oldest = versions.oldest if versions.oldest >= 0 else planned
+    return Sample(
+        reference=reference,
+        sample_id=sample_id,
+        role=role,
+        advantage=advantage,
+        policy_version=oldest,
+        lag=step - oldest,
+        arm=arm,
+        versions=versions,
+    )

@@ -124,6 +124,7 @@ def _member(verdict: EnvValidated, similarity: float, *, identical: bool) -> Mem
         reward_min=verdict.reward_min,
         repeated=similarity,
         identical=identical,
+        versions=verdict.versions,
     )
 
 
@@ -140,4 +141,5 @@ def _rejected(verdict: Verdict) -> RejectedDesign:
         group=verdict.group,
         rule=verdict.rule if isinstance(verdict, EnvRejected) else DUPLICATE,
         proposal=verdict.proposal,
+        versions=verdict.versions,
     )

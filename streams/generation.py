@@ -124,6 +124,7 @@ def _member_design(recipe: Recipe, member: Member, window: Window, averages: Map
         earlier_regret=earlier.mean,
         earlier_regret_se=earlier.error,
         uncredited=uncredited,
+        versions=member.versions,
     )
 
 
@@ -145,6 +146,7 @@ def _rejected_design(recipe: Recipe, rejected: RejectedDesign) -> ScoredDesign:
         reward=0.0,
         advantage=0.0,
         trained=recipe.designer == "trained",
+        versions=rejected.versions,
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from schemas import ids
+from schemas.common import version_span
 from schemas.design import SlotsClosed
 from schemas.rollout import EARLIER, EARLIER_HINTED, EARLIER_PLAIN, HINTED, PLAIN, AuditFinished, AuditRequested, RolloutFinished
 from schemas.score import ArmScore, EnvScored, PlayReturn
@@ -74,7 +75,7 @@ class ScoreJoin(Join):
             if record.play_id in group.plays:
                 return False
             group.expected = record.plays_expected
-            light = msgspec.structs.replace(record, tokens=b"", logprobs=b"", turns=[], spans=[])
+            light = msgspec.structs.replace(record, tokens=b"", logprobs=b"", turns=[])
             group.plays[record.play_id] = (light, _without_tokens(positioned, light))
         elif record.play_id in group.audits:
             return False
@@ -203,6 +204,7 @@ def _arm(arm: str, counted: Plays) -> ArmScore:
             episode_return=play.episode_return,
             won=play.won,
             reference=positioned.reference,
+            versions=version_span(play.spans),
         )
         for play, positioned in own
         if not play.lost

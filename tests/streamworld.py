@@ -14,7 +14,7 @@ from typing import Any
 
 from infra.kafka import partition_of, unit_partition
 from schemas import ids
-from schemas.common import Record, Reference
+from schemas.common import Record, Reference, SamplingSettings, Span, version_span
 from schemas.design import DesignRequested, Document, EnvProposed, EnvRejected, EnvValidated
 from schemas.rollout import WITH_HINT, AuditFinished, AuditRequested, RolloutFinished, RolloutRequested
 from schemas.run import RunEnding
@@ -125,6 +125,7 @@ def _verdict(request: DesignRequested, place: int, shares: Shares) -> Record:
         "hint": "count",
         "proposal": Reference(topic="spade-env-proposed", partition=0, offset=0, id=slot.env_id),
         "proof": [],
+        "versions": version_span([_span(request.policy_version)]),
     }
     if request.generation == shares.empty_generation or ids.chosen(slot.env_id, shares.invalid, "invalid"):
         return EnvRejected(event_id=ids.event_id("rejected", slot.env_id), rule="parse", evidence="no fence", **common)
@@ -138,6 +139,10 @@ def _verdict(request: DesignRequested, place: int, shares: Shares) -> Record:
         reward_min=0.0,
         **common,
     )
+
+
+def _span(version: int) -> Span:
+    return Span(start=0, end=1, policy_version=version, policy_digest="digest", settings=SamplingSettings())
 
 
 def _play(request: RolloutRequested, place: int, shares: Shares) -> RolloutFinished:
@@ -161,6 +166,7 @@ def _play(request: RolloutRequested, place: int, shares: Shares) -> RolloutFinis
         won=won and not lost and not broken,
         end_reason="non_finite" if broken else "terminated",
         lost=lost,
+        spans=[] if lost else [_span(request.policy_version)],
     )
 
 

@@ -20,6 +20,7 @@ import msgspec
 
 from infra.kafka import BrokerWatch, ControlReader, RecordProducer, fetch, find_deserted, make_producer, tell_deserted
 from infra.policystore import PolicyStore
+from infra.report.alarms import ESS_FLOOR
 from infra.runs import Run, await_run, find_folder
 from infra.telemetry import bind_run, count, get_logger, observe, set_gauge
 from schemas import ids
@@ -204,6 +205,7 @@ class Trainer:
         self.policies.prune(needed)
 
     def _train(self, batch: BatchReady, records: dict[str, Record]) -> StepOutcome:
+        self._plan().check_age(batch)
         trajectories, table = read_trajectories(batch.samples, records)
         return self.engine.train(trajectories, table, self._check_stop)
 
@@ -252,6 +254,7 @@ class Trainer:
             set_gauge("spade_effective_sample_share", stats.ess, role=role)
             set_gauge("spade_policy_lag", stats.lag_max, role=role)
             set_gauge("spade_policy_lag_limit", self.recipe.schedule.lag_limit(role), role=role)
+        warn_of_drift(finished)
         _log.info(
             "step finished",
             step=finished.step,
@@ -289,6 +292,21 @@ class Trainer:
     def _check_stop(self) -> None:
         if self.stop.is_set():
             raise StopRequested
+
+
+def warn_of_drift(finished: StepFinished) -> None:
+    """A warning for each role whose effective sample size lies below the floor: the report alarms of the same."""
+    for role, stats in finished.roles.items():
+        if stats.samples and stats.ess < ESS_FLOOR:
+            _log.warning(
+                "effective sample size below its floor",
+                step=finished.step,
+                role=role,
+                ess=round(stats.ess, 4),
+                floor=ESS_FLOOR,
+                lag_max=stats.lag_max,
+                logratio_max=round(stats.logratio_max, 4),
+            )
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from schemas.common import Record, SamplingSettings, Span
+from schemas.common import Record, SamplingSettings, Span, VersionSpan, version_span
 from schemas.design import EnvProposed
 from schemas.errors import TrainingError
 from schemas.rollout import RolloutFinished
@@ -79,6 +79,8 @@ def read_trajectories(
             raise _unfit(sample, f"its record is {'missing' if record is None else type(record).__name__}")
         if record.lost:
             raise _unfit(sample, f"it was lost ({record.lost})")
+        if sample.versions.oldest >= 0 and version_span(spans) != sample.versions:
+            raise _unfit(sample, f"its spans are of {_told(version_span(spans))}, the batch says {_told(sample.versions)}")
         found.append(_trajectory(sample, tokens, logprobs, spans, prompt, table))
     return found, [SamplingSettings(temperature=t, top_p=p, top_k=k) for t, p, k in table]
 
@@ -183,6 +185,10 @@ def _ints(data: bytes) -> Ints:
 
 def _floats(data: bytes) -> Floats:
     return np.frombuffer(data[: len(data) // 4 * 4], dtype="<f4").astype(np.float32)
+
+
+def _told(versions: VersionSpan) -> str:
+    return f"policies {versions.oldest} to {versions.newest}"
 
 
 def _unfit(sample: Sample, why: str) -> TrainingError:

@@ -1,4 +1,4 @@
-"""Which batch numbers the trainer waits for, in order, and which policies the schedule still needs. Pure.
+"""Which batch numbers the trainer waits for, in order, how old their samples may be, and which policies are still needed. Pure.
 
 In: schedule settings, the last generation where the run ends early, the last number that was trained. Called by trainer/loop.
 Batch s belongs to step s; after the last step come the drain batches, numbered gK + delay.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from schemas.errors import TrainingError
 from schemas.settings import ScheduleSettings
+from schemas.train import BatchReady
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,17 @@ class TrainPlan:
         if last + 1 < self.steps:
             return last + 1
         return next((number for number in self.drains if number > last), None)
+
+    def check_age(self, batch: BatchReady) -> None:
+        """Raises TrainingError where a sample is older than its role's bound, or newer than the version that the batch trains."""
+        for sample in batch.samples:
+            age, bound = batch.step - sample.policy_version, self.schedule.lag_limit(sample.role)
+            if not 0 <= age <= bound:
+                raise TrainingError(
+                    f"batch {batch.step} holds sample {sample.sample_id} ({sample.role}) of policy {sample.policy_version}: "
+                    f"{age} versions old where 0 to {bound} are allowed",
+                    "The batch record is wrong: report it with the log; nothing was trained",
+                )
 
     def needed_versions(self, last: int, keep: int, earlier: int = 0, every: int = 0) -> set[int]:
         """Versions that open work may still name when number `last` is trained, besides 0 and the newest `keep`.

@@ -183,7 +183,7 @@ def _verdict(record: EnvValidated | EnvRejected) -> list[TableRow]:
         "witness_min_return": 0.0,
         "witness_mean_return": 0.0,
         "reward_min": 0.0,
-        **_named(record, "group", "proposal", "proof"),
+        **_named(record, "group", "proposal", "proof", "versions"),
         "design_group": record.group,
         "proof_json": msgspec.json.encode(record.proof).decode(),
         "proposal_topic": record.proposal.topic,
@@ -242,7 +242,7 @@ def _scored(record: EnvScored) -> list[TableRow]:
 def _generation(record: GenerationClosed) -> list[TableRow]:
     rows: list[TableRow] = []
     for design in record.designs:
-        row = {name: getattr(design, name) for name in design.__struct_fields__ if name not in ("proposal", "group")}
+        row = {name: getattr(design, name) for name in design.__struct_fields__ if name not in ("proposal", "group", "versions")}
         rows.append(("rewards", {**row, "design_group": design.group, "generation": record.generation}))
     members = sum(design.valid for design in record.designs)
     return [*rows, ("generations", {**_named(record, "designs"), "members": members})]
@@ -256,6 +256,8 @@ def _batch(record: BatchReady) -> list[TableRow]:
     row["roles"] = [sample.role for sample in record.samples]
     row["advantages"] = [sample.advantage for sample in record.samples]
     row["policy_versions"] = [sample.policy_version for sample in record.samples]
+    row["newest_versions"] = [sample.versions.newest for sample in record.samples]
+    row["lags"] = [sample.lag for sample in record.samples]
     return [("batches", row)]
 
 

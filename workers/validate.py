@@ -19,7 +19,7 @@ from infra.kafka import ControlReader, RecordFetcher
 from infra.runs import await_run
 from infra.telemetry import bind_run, count, get_logger, observe
 from schemas import ids
-from schemas.common import Record, Reference
+from schemas.common import Record, Reference, version_span
 from schemas.design import EnvProposed, EnvRejected, EnvValidated, RuleProof
 from schemas.rollout import AuditFinished, AuditRequested
 from schemas.settings import ProcessContext
@@ -187,6 +187,7 @@ def _common(record: EnvProposed, at: Reference, kind: str, verdict: Verdict | No
         "proof": proof,
         "gate_cpu_s": verdict.cpu_s if verdict else 0.0,
         "gate_wall_s": verdict.wall_s if verdict else 0.0,
+        "versions": version_span(record.spans),
     }
 
 

@@ -8,9 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from infra.migrate import FOLDER
-from schemas.common import Record, SamplingSettings, Span, pack_ints
+from schemas.common import Record, Reference, SamplingSettings, Span, VersionSpan, pack_ints
 from schemas.rollout import RolloutFinished, Turn
 from schemas.topics import Topic
+from schemas.train import BatchReady, Sample
 from workers.memory_rows import LAST_VERSION, TABLES, rows_of
 
 OneOfEach = Callable[[str], list[tuple[Topic, Record]]]
@@ -55,3 +56,17 @@ def test_an_episode_keeps_its_texts_and_counts_its_tokens() -> None:
     assert table == "episodes"
     assert (row["observations"], row["actions"], row["rewards"]) == (["see"], ["do"], [0.5])
     assert (row["tokens"], row["sampled_tokens"], row["policy_version"], row["play_index"]) == (4, 2, 5, 2)
+
+
+def test_a_batch_keeps_the_age_of_every_sample() -> None:
+    place = Reference(topic="t", partition=0, offset=0, id="x")
+    samples = [
+        Sample(
+            reference=place, sample_id=str(age), role="agent", advantage=0.0, policy_version=7 - age, lag=age,
+            versions=VersionSpan(oldest=7 - age, newest=7),
+        )
+        for age in (2, 0)
+    ]  # fmt: skip
+    batch = BatchReady(run_id="r", event_id="b", step=7, generation=0, designer_generation=-1, samples=samples)
+    ((_, row),) = rows_of(Topic.BATCH_READY, batch, 0, 0)
+    assert (row["policy_versions"], row["newest_versions"], row["lags"]) == ([5, 7], [7, 7], [2, 0])

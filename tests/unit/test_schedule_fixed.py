@@ -83,6 +83,7 @@ def assert_trained_once(world: World) -> None:
     for batch in batches:
         limits = {"agent": schedule.agent_lag_max, "designer": schedule.designer_lag_max}
         assert all(0 <= sample.lag <= limits[sample.role] for sample in batch.samples)
+        assert all(sample.versions.oldest == sample.policy_version == batch.step - sample.lag for sample in batch.samples)
 
 
 schedules = st.builds(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.common import Reference, SamplingSettings, Span, pack_floats, pack_ints
+from schemas.common import Reference, SamplingSettings, Span, VersionSpan, pack_floats, pack_ints
 from schemas.design import EnvProposed
 from schemas.errors import TrainingError
 from schemas.rollout import RolloutFinished
@@ -63,6 +64,15 @@ def design(identity: str) -> EnvProposed:
         spans=[span(0, 3, COOL)],
         parse_error="refused designs are trained from their proposal too",
     )
+
+
+def test_a_sample_whose_spans_are_of_other_policies_than_the_batch_says_is_refused() -> None:
+    spans = [msgspec.structs.replace(span(2 * number, 2 * number + 1), policy_version=number) for number in (3, 4)]
+    records = {"p": play("p", 9, spans)}
+    told = msgspec.structs.replace(sample("p", AGENT), versions=VersionSpan(oldest=3, newest=4))
+    assert len(read_trajectories([told], records)[0]) == 1
+    with pytest.raises(TrainingError, match="its spans are of policies 3 to 4, the batch says policies 4 to 4"):
+        read_trajectories([msgspec.structs.replace(told, versions=VersionSpan(oldest=4, newest=4))], records)
 
 
 def test_a_play_gives_the_positions_of_its_spans_with_their_own_settings() -> None:

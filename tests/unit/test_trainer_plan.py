@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
+from schemas.common import Reference
+from schemas.errors import TrainingError
 from schemas.settings import ScheduleSettings
+from schemas.train import AGENT, DESIGNER, BatchReady, RoleStats, Sample, StepFinished
+from trainer.loop import warn_of_drift
 from trainer.plan import TrainPlan
 
 
@@ -62,3 +68,31 @@ def test_a_version_of_every_so_many_generations_is_kept_for_good() -> None:
     kept = plan.needed_versions(49, 2, every=3)
     assert {0, 12, 24, 36, 48} <= kept
     assert kept - set(range(44, 51)) == {0, 12, 24, 36}
+
+
+def batch_of(step: int, role: str, version: int) -> BatchReady:
+    place = Reference(topic="t", partition=0, offset=0, id="one")
+    sample = Sample(reference=place, sample_id="one", role=role, advantage=1.0, policy_version=version, lag=step - version)
+    return BatchReady(run_id="r", event_id="b", step=step, generation=0, designer_generation=-1, samples=[sample])
+
+
+def test_samples_within_their_roles_bound_pass_and_older_or_newer_ones_stop_the_trainer() -> None:
+    plan = TrainPlan(ScheduleSettings(steps=12, interval=2, delay=2, lag=1, lead=2))
+    for role, bound in ((AGENT, 1), (DESIGNER, 5)):
+        plan.check_age(batch_of(8, role, 8 - bound))
+        with pytest.raises(TrainingError, match=rf"batch 8 holds sample one \({role}\) .* 0 to {bound} are allowed"):
+            plan.check_age(batch_of(8, role, 7 - bound))
+    with pytest.raises(TrainingError, match="-1 versions old"):
+        plan.check_age(batch_of(8, AGENT, 9))
+
+
+def test_a_role_below_the_floor_of_effective_samples_is_warned_of_and_no_other() -> None:
+    roles = {
+        AGENT: RoleStats(samples=4, ess=0.29, lag_max=1),
+        DESIGNER: RoleStats(samples=4, ess=0.31),
+        "none": RoleStats(ess=0.0),
+    }
+    with capture_logs() as lines:
+        warn_of_drift(StepFinished(run_id="r", event_id="s", step=3, drain=False, roles=roles))
+    (line,) = lines
+    assert (line["log_level"], line["step"], line["role"], line["ess"], line["floor"]) == ("warning", 3, AGENT, 0.29, 0.3)

@@ -54,13 +54,15 @@ class VllmSampler:
 
     def load(self, published: PolicyPublished, folder: Path) -> None:
         """See base.Sampler."""
-        before = self._folder
-        self._take(folder)
+        before, told = self._folder, (self.policy_version, self.policy_digest)
+        self.policy_version, self.policy_digest = -1, ""  # while the weights are no whole policy's
         try:
+            self._take(folder)
             check_canary(published, self._logprobs(unpack_ints(published.canary.tokens)), self._dtype)
-        except CanaryError:
+        except (CanaryError, ModelError):
             if before is not None:
                 self._take(before)
+                self.policy_version, self.policy_digest = told
             raise
         self.policy_version, self.policy_digest = published.version, published.digest
 
@@ -144,6 +146,8 @@ def _import_vllm() -> Any:
 
 def _start(folder: Path, dtype: str, kv_bytes: int) -> Any:
     """A vLLM engine over a folder. Raises ModelError where it can't load the folder."""
+    from safetensors import SafetensorError
+
     vllm = _import_vllm()
     try:
         return vllm.LLM(
@@ -157,7 +161,9 @@ def _start(folder: Path, dtype: str, kv_bytes: int) -> Any:
             trust_remote_code=False,
             disable_log_stats=True,
         )
-    except (OSError, ValueError, RuntimeError) as problem:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as problem:
+        first = str(problem).strip().splitlines() or [type(problem).__name__]
         raise ModelError(
-            f"vLLM can't load {folder}: {problem}", "Look at its log above, or use processes.sampler = transformers"
+            f"vLLM can't load {folder}: {first[0]}",
+            "Look at its log above and at the folder's *.safetensors, or use processes.sampler = transformers",
         ) from problem

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from schemas.errors import ModelError
+
 
 class PolicyReload:
     """Mixed into vLLM's worker class by worker_extension_cls; `self` is the worker."""
@@ -24,10 +26,15 @@ class PolicyReload:
 
 
 def _weights(folder: Path) -> Iterator[tuple[str, Any]]:
-    """(name, tensor) of every weight."""
-    from safetensors import safe_open
+    """(name, tensor) of every weight. Raises ModelError naming a file that can't be read."""
+    from safetensors import SafetensorError, safe_open
 
     for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 - it is no mapping
-                yield name, opened.get_tensor(name)
+        try:
+            with safe_open(file, framework="pt") as opened:
+                for name in opened.keys():  # noqa: SIM118 - it is no mapping
+                    yield name, opened.get_tensor(name)
+        except (SafetensorError, OSError) as problem:
+            raise ModelError(
+                f"{file} holds no readable weights: {problem}", "The policy is cut off or changed: publish it again"
+            ) from problem

@@ -1,0 +1,3 @@
+ALTER TABLE batches
+    DROP COLUMN IF EXISTS newest_versions,
+    DROP COLUMN IF EXISTS lags;

@@ -1,0 +1,78 @@
+"""vLLM's sampler and damaged weights: the file is named, and what was half loaded never samples. vLLM itself is not here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.common import pack_floats, pack_ints
+from schemas.errors import ModelError
+from schemas.train import Canary, PolicyPublished
+from workers.samplers.vllm import VllmSampler
+from workers.samplers.vllm_reload import PolicyReload
+
+
+class Worker(PolicyReload):
+    """Takes the weights that the real iterator reads from the files."""
+
+    class model_runner:  # noqa: N801  # vLLM's attribute
+        model = None
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def reload_weights(self, weights_iterator: Iterator[tuple[str, Any]]) -> None:
+        self.names = [name for name, _ in weights_iterator]
+
+
+class Engine:
+    """As much of vLLM's engine as a change of weights uses."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    def collective_rpc(self, method: str, args: tuple[str]) -> None:
+        getattr(self.worker, method)(*args)
+
+    def reset_prefix_cache(self) -> None:
+        return None
+
+
+def write_weights(folder: Path) -> Path:
+    import torch
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    save_file({"embed.weight": torch.zeros(8, 4)}, folder / "model.safetensors")
+    return folder / "model.safetensors"
+
+
+def published(version: int) -> PolicyPublished:
+    canary = Canary(tokens=pack_ints([1, 2]), logprobs=pack_floats([-1.0]))
+    return PolicyPublished(run_id="r", event_id=f"p{version}", version=version, digest=f"d{version}", place="", canary=canary)
+
+
+def test_weights_that_are_cut_off_are_named_and_the_policy_before_stays(tmp_path: Path) -> None:
+    whole, cut = write_weights(tmp_path / "v1"), write_weights(tmp_path / "v2")
+    cut.write_bytes(cut.read_bytes()[:-7])
+    sampler, worker = VllmSampler(), Worker()
+    sampler._engine, sampler._folder = Engine(worker), whole.parent
+    sampler.policy_version, sampler.policy_digest = 1, "d1"
+    with pytest.raises(ModelError, match=r"v2/model\.safetensors holds no readable weights: .*publish it again"):
+        sampler.load(published(2), cut.parent)
+    assert (sampler.policy_version, sampler.policy_digest, worker.names) == (1, "d1", ["embed.weight"])
+
+
+def test_where_nothing_whole_can_be_loaded_the_sampler_holds_no_policy(tmp_path: Path) -> None:
+    whole, cut = write_weights(tmp_path / "v1"), write_weights(tmp_path / "v2")
+    for file in (whole, cut):
+        file.write_bytes(b"not weights")
+    sampler = VllmSampler()
+    sampler._engine, sampler._folder = Engine(Worker()), whole.parent
+    sampler.policy_version, sampler.policy_digest = 1, "d1"
+    with pytest.raises(ModelError, match=r"v1/model\.safetensors"):
+        sampler.load(published(2), cut.parent)
+    assert (sampler.policy_version, sampler.policy_digest) == (-1, "")
