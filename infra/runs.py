@@ -202,9 +202,13 @@ def find_folder(path: str) -> Path:
 
 
 def tokenizer_digest(model: Path) -> str:
-    """sha256 of the model folder's tokenizer.json. Raises ModelError where it is missing."""
+    """sha256 of the model folder's tokenizer.json, and of its chat template where it has one. Raises ModelError."""
     try:
-        return hashlib.sha256((model / "tokenizer.json").read_bytes()).hexdigest()
+        digest = hashlib.sha256((model / "tokenizer.json").read_bytes())
+        for name in ("chat_template.jinja", "tokenizer_config.json"):
+            held = (model / name).read_bytes() if (model / name).is_file() else b""
+            digest.update(held if name.endswith(".jinja") or b"chat_template" in held else b"")
+        return digest.hexdigest()
     except OSError as problem:
         raise ModelError(
             f"model folder {model} has no readable tokenizer.json ({problem.strerror})",

@@ -57,6 +57,8 @@ class Turn(Part, frozen=True, kw_only=True):
     reward: float
     action_start: int  # token range of the sampled action in the episode's tokens
     action_end: int
+    fault: str = ""  # what is wrong with the form of the turn; then the action may be empty
+    cut: str = ""  # "" | turn | context: the limit that ended the turn before the model did
 
 
 class RolloutFinished(Record, frozen=True, kw_only=True):

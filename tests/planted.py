@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from infra.actions import ActionForm
+
 ENVIRONMENTS = Path(__file__).parent / "environments"
 SUM = (ENVIRONMENTS / "sum_puzzle.py").read_text()
 HINT = "Work in small steps and keep what you have found so far in mind."
@@ -93,4 +95,90 @@ PLAIN: dict[str, tuple[str, str]] = {
     "walks to the frame": ("dunder", changed(("rng = random", "().__class__\n        rng = random"))),
     "prints": ("printing", changed(("rng = random", "print(seed)\n        rng = random"))),
     "is too long": ("size", SUM + "#" * 33000),
+}
+
+
+TOOLS = (Path(__file__).parents[1] / "infra/examples/tools/stock_levels.py").read_text()
+GAME = (Path(__file__).parents[1] / "infra/examples/games/robot_walk.py").read_text()
+ANSWERED = 'return None, "Error: the call is not JSON."'
+# name: (form of the setting, source, what the evidence says)
+FORMS: dict[str, tuple[ActionForm, str, str]] = {
+    "takes a bare word in games": (
+        "games",
+        changed(
+            ('"\\\\boxed{" + word + "}" for word', "word for word"),
+            ('text[7:-1] if text.startswith("\\\\boxed{") and text.endswith("}") else ""', "text"),
+            source=GAME,
+        ),
+        "no box",
+    ),
+    "takes text around the box": (
+        "games",
+        changed(
+            (
+                'right = action.strip() == "\\\\boxed{" + str(self.answer) + "}"',
+                'right = action.strip() == "is \\\\boxed{" + str(self.answer) + "}"',
+            ),
+            ('return ["\\\\boxed{" + str(self.answer) + "}"]', 'return ["is \\\\boxed{" + str(self.answer) + "}"]'),
+        ),
+        "text around the block",
+    ),
+    "plays a game by tools": ("tools", GAME, "no call and no answer"),
+    "does not describe a tool": (
+        "tools",
+        changed(("count(shelf: string) tells", "one tool tells"), source=TOOLS),
+        "does not describe the tool 'count'",
+    ),
+    "lets the witness call loosely": (
+        "tools",
+        changed(
+            ('set(call) != {"name", "arguments"}', 'not {"name", "arguments"} <= set(call)'),
+            ('calls = [{"name": "count",', 'calls = [{"id": 1, "name": "count",'),
+            source=TOOLS,
+        ),
+        "without exactly a name and arguments",
+    ),
+    "ends at a malformed call": (
+        "tools",
+        changed(
+            (
+                "return self.call(text), 0.0, False, False, {}",
+                'told = self.call(text)\n        return told, 0.0, "not JSON" in told, False, {}',
+            ),
+            source=TOOLS,
+        ),
+        "is to be answered, but the episode ends",
+    ),
+    "says nothing to a malformed call": (
+        "tools",
+        changed((ANSWERED, 'return None, ""'), source=TOOLS),
+        "is to be answered, but nothing is answered",
+    ),
+    "breaks at a malformed call": (
+        "tools",
+        changed(("except (ValueError, RecursionError):", "except RecursionError:"), source=TOOLS),
+        "JSONDecodeError",
+    ),
+    "breaks at arguments of another type": (
+        "tools",
+        changed(
+            ('takes(arguments, shelf=str) and arguments["shelf"] in self.stock', 'arguments["shelf"] in self.stock'), source=TOOLS
+        ),
+        "KeyError",
+    ),
+    "has no tool": (
+        "tools",
+        changed(
+            ('calls = [{"name": "count", "arguments": {"shelf": shelf}} for shelf in self.SHELVES]', "calls = []"),
+            ('calls.append({"name": "move", "arguments": {"source": source, "target": target, "boxes": boxes}})', "pass"),
+            ("self.wanted = dict(self.stock)", "self.wanted = self.stock"),
+            (
+                'right = self.stock == self.wanted and text[8:-9].strip() == "done"',
+                'right = text[8:-9].strip() == str(self.wanted["east"])',
+            ),
+            ('["<answer>done</answer>"]', '["<answer>" + str(self.wanted["east"]) + "</answer>"]'),
+            source=TOOLS,
+        ),
+        "calls no tool",
+    ),
 }

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from infra.dialects import Dialect, ParsedDesign, load_dialect
+from infra.dialects import Dialect, ParsedDesign, recipe_dialect
 from infra.runs import await_run, find_folder
 from infra.telemetry import bind_run, count, get_logger
 from schemas.common import Record, Reference, SamplingSettings, Span, pack_floats, pack_ints
@@ -47,7 +47,7 @@ def run(context: ProcessContext) -> None:
     """Designs until the run has finished or a signal came. Blocks; raises SpadeError."""
     started = await_run(context)
     bind_run(started.run_id)
-    dialect = load_dialect(started.dialect, find_folder(started.recipe.model.path))
+    dialect = recipe_dialect(started.recipe, find_folder(started.recipe.model.path))
     if started.recipe.design.hint_by_second_call and not isinstance(dialect, HintDialect):
         raise SettingsError(
             f"design.hint_by_second_call: dialect {dialect.name!r} writes the hint with the source",

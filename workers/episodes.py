@@ -135,7 +135,8 @@ def _act(
     episode: Episode, result: SampleResult, sampler: Sampler, sessions: SessionTable, dialect: Dialect, rules: Rules
 ) -> None:
     start, end = episode.write(result, sampler, rules.settings)
-    action = dialect.parse_action(result.tokens)
+    read = dialect.read_turn(result.tokens)
+    action, cut = read.action, _cut_by(result, start, rules, sampler)
     shown, reward = episode.observation, 0.0
     try:
         step = sessions.step(episode.play.play_id, action)
@@ -150,10 +151,19 @@ def _act(
         elif len(episode.turns) + 1 >= episode.max_turns:
             episode.end_reason = "turns"
         else:
-            episode.show(dialect.continue_play(episode.observation))
-    episode.turns.append(Turn(observation=shown, action=action, reward=reward, action_start=start, action_end=end))
+            episode.show(dialect.continue_play(episode.observation, result.tokens[-1] if result.tokens else None))
+    episode.turns.append(
+        Turn(observation=shown, action=action, reward=reward, action_start=start, action_end=end, fault=read.fault, cut=cut)
+    )
     if not episode.is_open:
         sessions.close(episode.play.play_id)
+
+
+def _cut_by(result: SampleResult, start: int, rules: Rules, sampler: Sampler) -> str:
+    """Which limit ended a turn that the model did not end: its own, or the context, which had less room than that."""
+    if result.stop_reason == "stop":
+        return ""
+    return "context" if min(rules.context_tokens, sampler.context_tokens) - start < rules.settings.max_tokens else "turn"
 
 
 def _end(episode: Episode, problem: SessionEnd | PlayLostError, sessions: SessionTable) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.dialects import Dialect, load_dialect
+from infra.dialects import Dialect, recipe_dialect
 from infra.policystore import PolicyStore
 from infra.suites import SuiteItem, evaluation_seed, load_suite
 from schemas import ids
@@ -95,7 +95,7 @@ def evaluate(
     else:
         folder = policy
         sampler.load_unpublished(folder, -1, "")
-    dialect = load_dialect(recipe.model.dialect, folder)
+    dialect = recipe_dialect(recipe, folder)
     box = recipe.sandbox
     jails = sandbox or open_sandbox(box.mode, required_level=box.level, packages=box.packages)
     try:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 from infra.clickhouse import Store
-from infra.dialects import Dialect, load_dialect
+from infra.dialects import Dialect, recipe_dialect
 from infra.kafka import fetch
 from infra.policystore import PolicyStore
 from infra.recordsource import RecordSource
@@ -198,7 +198,7 @@ def replay(
     try:
         folder, published = kept_policy(run, policy, recorded.request.policy_version, policies)
         sampler = _make_sampler(run, published, folder)
-        dialect = load_dialect(run.dialect, folder)
+        dialect = recipe_dialect(run.recipe, folder)
     except (PolicyError, ModelError) as problem:
         return [*checks, Check("sampling", "unchecked", problem.cause)]
     say(f"policy {published.version} is loaded, sampling the {len(recorded.request.plays)} plays of the unit ...")

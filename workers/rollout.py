@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from infra.dialects import Dialect, load_dialect
+from infra.dialects import Dialect, recipe_dialect
 from infra.runs import await_run, find_folder
 from infra.telemetry import bind_run, count, get_logger, observe
 from schemas.common import Record, Reference, pack_floats, pack_ints
@@ -40,7 +40,7 @@ def run(context: ProcessContext) -> None:
     started = await_run(context)
     bind_run(started.run_id)
     recipe = started.recipe
-    dialect = load_dialect(started.dialect, find_folder(recipe.model.path))
+    dialect = recipe_dialect(recipe, find_folder(recipe.model.path))
     stage = Stage("rollout", (Topic.ROLLOUT_REQUESTED,), DEADLINE_S, prefetch=2, tries=recipe.rollout.tries)
     sandbox = open_sandbox(
         recipe.sandbox.mode, required_level=recipe.sandbox.level, slots=IDLE_ZYGOTES, packages=recipe.sandbox.packages

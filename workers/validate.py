@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from infra.actions import action_form
 from infra.kafka import ControlReader, RecordFetcher
 from infra.runs import await_run
 from infra.telemetry import bind_run, count, get_logger, observe
@@ -46,7 +47,8 @@ def run(context: ProcessContext) -> None:
     box = recipe.sandbox
     sandbox = open_sandbox(box.mode, required_level=box.level, ready=JAILS_OF_A_JUDGEMENT, packages=box.packages)
     fresh = open_sandbox("fresh", required_level=box.level, packages=box.packages)
-    decide = partial(judge, allowed_imports=ALLOWED_IMPORTS.union(box.packages))
+    form = action_form(recipe.model.dialect)
+    decide = partial(judge, allowed_imports=ALLOWED_IMPORTS.union(box.packages), form=form)
     fetcher = RecordFetcher(context.broker)
     reader = ControlReader(context.broker, READ, started.run_id)
 

@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from infra.cli import options
+from schemas.errors import SettingsError
 
 MARKS = {"ok": "[green]ok[/green]", "note": "[yellow]note[/yellow]", "fails": "[red]fails[/red]"}
 
@@ -43,6 +44,9 @@ def gate(
     hint: Annotated[str, typer.Option(help="The hint to judge with it.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
     max_turns: Annotated[int, typer.Option(min=1, max=64, help="Turns of an episode.")] = 25,
+    setting: Annotated[
+        str, typer.Option(help="Form of the actions: plain (any text), games (\\boxed{}) or tools (<tool_call>, <answer>).")
+    ] = "plain",
     level: Annotated[str, typer.Option(help="Weakest sandbox level to accept: any, rootless or full.")] = "any",
 ) -> None:
     """Judge an environment file as a run would. Exit 0: admitted; 1: refused, with the rule and evidence; 2: could not run.
@@ -68,6 +72,10 @@ def gate(
         def solution(self):  # -> the actions that win, list of str
             return \\[str(self.a + self.b)]
     """
+    from infra.actions import FORMS, action_form
     from workers.gate.command import gate_file
 
-    raise typer.Exit(gate_file(file, hint, as_json=as_json, max_turns=max_turns, required_level=level))
+    if setting not in FORMS:
+        raise SettingsError(f"--setting {setting!r} is not known", f"Name one of: {', '.join(FORMS)}")
+    form = action_form(setting)
+    raise typer.Exit(gate_file(file, hint, as_json=as_json, max_turns=max_turns, required_level=level, form=form))

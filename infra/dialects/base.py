@@ -21,6 +21,14 @@ class ParsedDesign:
     error: str = ""
 
 
+@dataclass(frozen=True)
+class ParsedTurn:
+    """The agent's turn read as an action. `fault` names what is wrong with its form; then `action` may be empty."""
+
+    action: str
+    fault: str = ""
+
+
 class Dialect(Protocol):
     """One way of speaking to a model. Implementations hold a tokenizer and no other state."""
 
@@ -51,8 +59,15 @@ class Dialect(Protocol):
         """The prompt of an episode's first turn; the hint, where there is one, stands after the observation."""
         ...
 
-    def continue_play(self, observation: str) -> list[int]:
-        """The tokens to append after the agent's turn: the next observation and the request to speak."""
+    def continue_play(self, observation: str, last: int | None = None) -> list[int]:
+        """The tokens to append after the agent's turn: the next observation and the request to speak.
+
+        `last`: the turn's last token, by which a chat template knows whether the turn still has to be ended.
+        """
+        ...
+
+    def read_turn(self, token_ids: Sequence[int]) -> ParsedTurn:
+        """The action in the agent's turn, and the fault of its form."""
         ...
 
     def parse_action(self, token_ids: Sequence[int]) -> str:

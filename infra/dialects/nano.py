@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from infra.dialects.base import ParsedDesign
+from infra.dialects.base import ParsedDesign, ParsedTurn
 from infra.dialects.words import FAMILY_OF_WORD
 from schemas.design import DesignSlot, MemoryLine
 from schemas.errors import ModelError
@@ -108,7 +108,7 @@ class NanoDialect:
         noted = [] if hint is None else [HINT, *self.encode(hint)]
         return [PLAY, *self.encode(observation), *noted, SAY]
 
-    def continue_play(self, observation: str) -> list[int]:
+    def continue_play(self, observation: str, last: int | None = None) -> list[int]:
         """See `Dialect`."""
         return [PLAY, *self.encode(observation), SAY]
 
@@ -119,6 +119,10 @@ class NanoDialect:
     def write_turn(self, working: str, action: str) -> list[int]:
         """The agent's turn that `parse_action` reads back; no working where it is empty. Used by the warm start."""
         return [*self.encode(working), ACT, *self.encode(action), EOS]
+
+    def read_turn(self, token_ids: Sequence[int]) -> ParsedTurn:
+        """See `Dialect`."""
+        return ParsedTurn(self.parse_action(token_ids), "" if ACT in token_ids else "no action")
 
     def parse_action(self, token_ids: Sequence[int]) -> str:
         """See `Dialect`: what follows the last act token, up to the end of the turn."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from infra.dialects import ParsedDesign
+from infra.dialects import ParsedDesign, ParsedTurn
 from schemas.design import DesignSlot
 
 EOS = 0
@@ -30,8 +30,11 @@ class LetterDialect:
     def open_play(self, observation: str, hint: str | None) -> list[int]:
         return encode(observation + (f"|{hint}" if hint is not None else "") + ">")
 
-    def continue_play(self, observation: str) -> list[int]:
+    def continue_play(self, observation: str, last: int | None = None) -> list[int]:
         return encode(f"{observation}>")
+
+    def read_turn(self, token_ids: Sequence[int]) -> ParsedTurn:
+        return ParsedTurn(self.parse_action(token_ids))
 
     def parse_action(self, token_ids: Sequence[int]) -> str:
         return "".join(chr(token) for token in token_ids if token != EOS)

@@ -11,6 +11,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from infra.dialects import Dialect
 from infra.dialects.nano import EOS, HINT, PLAY, SAY, SPECIAL_TOKENS, NanoDialect
 from infra.runs import find_folder
 from schemas.codec import decode, encode
@@ -59,14 +60,15 @@ class SpyDialect(NanoDialect):
 class NotingSampler(HashSampler):
     """Any ids of the vocabulary, marks and halves of letters among them, each with a log-probability of its own."""
 
-    def __init__(self) -> None:
-        super().__init__(vocabulary=vocabulary_size(), context_tokens=4000)
+    def __init__(self, vocabulary: int = 0) -> None:
+        super().__init__(vocabulary=vocabulary or vocabulary_size(), context_tokens=4000)
         self.policy_version, self.policy_digest = 3, "d3"
         self.noted: dict[str, list[tuple[SampleRequest, SampleResult]]] = {}
 
     def complete(self, request: SampleRequest) -> SampleResult:
         drawn = super().complete(request)
-        result = SampleResult(drawn.tokens, [told_logprob(request.seed, place) for place in range(len(drawn.tokens))], "length")
+        logprobs = [told_logprob(request.seed, place) for place in range(len(drawn.tokens))]
+        result = SampleResult(drawn.tokens, logprobs, drawn.stop_reason)
         self.noted.setdefault(request.session or str(request.seed), []).append((request, result))
         return result
 
@@ -95,7 +97,7 @@ def sample_of(record: Any, role: str, advantage: float) -> Sample:
 
 
 def play_unit(
-    plays: Sequence[tuple[str, str, list[str]]], sampler: HashSampler, dialect: NanoDialect, context: int
+    plays: Sequence[tuple[str, str, list[str]]], sampler: HashSampler, dialect: Dialect, context: int
 ) -> list[RolloutFinished]:
     """Plays (arm, hint, observations) through the rollout worker's own steps, and through the log."""
     environments = [

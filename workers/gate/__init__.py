@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from infra.actions import ActionForm
 from infra.sourcetext import signature
 from workers.gate import dynamic, shortcuts, static
+from workers.gate import form as forms
 from workers.gate.dynamic import Judged, Numbers
 from workers.gate.plays import Table, derive
 from workers.gate.rules import ALL_RULES, STATIC_RULES, GateInterrupted, GateRule, Refused, RuleProof, Verdict
@@ -32,6 +34,7 @@ STAGES: Final[tuple[tuple[GateRule, Callable[[Judged], Numbers]], ...]] = (
     (GateRule.ENDS, dynamic.check_ends),
     (GateRule.SEED, dynamic.check_seed),
     (GateRule.WITNESS, dynamic.check_witness),
+    (GateRule.FORM, forms.check_form),
     (GateRule.SILENT, dynamic.check_silent),
     (GateRule.HINT, shortcuts.check_hint),
     (GateRule.COPIER, shortcuts.check_copiers),
@@ -52,8 +55,10 @@ def judge(
     max_turns: int = 25,
     allowed_imports: frozenset[str] = ALLOWED_IMPORTS,
     rules: frozenset[str] | None = None,
+    form: ActionForm = "plain",
 ) -> Verdict:
-    """Judges one design. `rules`: names of the staged rules to look at (default all); static rules always hold.
+    """Judges one design. `form`: of the actions that plays will bring, by setting. `rules`: names of the staged
+    rules to look at (default all); static rules always hold.
 
     Blocks for some tenths of a second. Raises GateInterrupted where the machine ended a session: judge again, it is no verdict.
     Equal sources and hints get equal verdicts: seeds and draws come from the source by hash.
@@ -67,7 +72,7 @@ def judge(
         proof += [RuleProof(passed.value, True) for passed in GateRule if passed in STATIC_RULES]
         play_source = static.cut_solution(source)
         seeds = [derive(source, "seed", index) for index in range(dynamic.SEEDS)]
-        judged = Judged(Table(sandbox, play_source, max_turns), source, hint, seeds)
+        judged = Judged(Table(sandbox, play_source, max_turns), source, hint, seeds, form=form)
         if rules is not None and GateRule.AFTER_END.value not in rules:
             judged.beyond_end = 0
         dynamic.ask_witness(judged)

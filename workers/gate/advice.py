@@ -31,6 +31,8 @@ ADVICE: Final[dict[GateRule, str]] = {
     GateRule.RESET: "Set every attribute anew in reset; nothing counts or remembers across episodes.",
     GateRule.WITNESS: "Make solution return the actions that win from the state after reset, in visible text; the last must"
     " terminate and pay more than 0.",
+    GateRule.FORM: "Games: each action of solution is one \\boxed{...}. Tool use: each is one <tool_call> of a name and "
+    "arguments or one <answer>; name every tool in the first observation; answer a call that you can't read with an error text.",
     GateRule.SEED: "Let the seed change the task.",
     GateRule.SILENT: "Pay nothing for empty actions or for waiting.",
     GateRule.OTHER_WITNESS: "Make answers differ more from seed to seed: another seed's solution wins too often.",

@@ -12,6 +12,7 @@ from typing import Final, TextIO
 
 import msgspec
 
+from infra.actions import ActionForm
 from infra.plaintext import escape_line
 from schemas.errors import SandboxError
 from workers.gate import judge
@@ -26,7 +27,14 @@ TRIES: Final = 3
 
 
 def gate_file(
-    path: Path, hint: str, as_json: bool, *, required_level: str = "any", max_turns: int = 25, out: TextIO | None = None
+    path: Path,
+    hint: str,
+    as_json: bool,
+    *,
+    required_level: str = "any",
+    max_turns: int = 25,
+    form: ActionForm = "plain",
+    out: TextIO | None = None,
 ) -> int:
     """Judges the file at `path`. Prints to `out` (standard output) or, what could not run, to standard error."""
     out = out or sys.stdout
@@ -43,7 +51,7 @@ def gate_file(
         verdict, cause = None, ""
         for _ in range(TRIES):
             try:
-                verdict = judge(sandbox, source, hint, max_turns=max_turns)
+                verdict = judge(sandbox, source, hint, max_turns=max_turns, form=form)
                 break
             except GateInterrupted as interrupted:
                 cause = str(interrupted)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from infra.actions import ActionForm
 from workers.gate.plays import Play, Policy, Table, constant, derive, refusal, scripted
 from workers.gate.rules import GateRule, Refused
 from workers.sandbox.base import SessionEnd
@@ -52,13 +53,14 @@ Numbers = dict[str, float]
 @dataclass
 class Judged:
     """What the rules share: the table, seeds, the witness's actions by seed, and its plays. `beyond_end`: on how many seeds the
-    witness plays one step more."""
+    witness plays one step more. `form`: of the actions, by setting."""
 
     table: Table
     source: str
     hint: str
     seeds: list[int]
     beyond_end: int = BEYOND_END
+    form: ActionForm = "plain"
     witness: dict[int, list[str]] = field(default_factory=dict)
     witness_plays: list[Play] = field(default_factory=list)
     other_plays: list[Play] = field(default_factory=list)

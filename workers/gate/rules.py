@@ -36,6 +36,7 @@ class GateRule(StrEnum):
     REPLAY = "replay"  # same seeds and actions give the same, in another jail, order and hash seed
     RESET = "reset"  # an object that is reset again begins anew, whatever was played on it before
     WITNESS = "witness"  # solution's actions are visible text and win (end terminated, pay > 0) on at least 7 of 8 seeds
+    FORM = "form"  # the witness's actions have the setting's form; tools are described, a malformed call is answered
     SEED = "seed"  # the same actions over 12 seeds give at least 2 different transcripts
     SILENT = "silent"  # empty actions earn at most .6 of the witness's mean
     OTHER_WITNESS = "other-witness"  # another seed's witness earns at most .6 of the witness's mean

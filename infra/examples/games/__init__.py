@@ -1,0 +1,1 @@
+"""Example environments of the setting games, one a skill. Actions are `\\boxed{...}`."""
