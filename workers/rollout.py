@@ -98,6 +98,7 @@ class RolloutWork:
         count("spade_tokens_sampled_total", tokens, role=AGENT)
         observe("spade_play_seconds", seconds)
         ends = Counter("lost" if episode.lost else episode.end_reason for episode in episodes)
+        faults = Counter(turn.fault for episode in episodes for turn in episode.turns if turn.fault)
         for episode in episodes:
             count("spade_plays_total", arm=episode.play.arm, end="lost" if episode.lost else episode.end_reason)
         log.info(
@@ -106,6 +107,7 @@ class RolloutWork:
             plays=len(episodes),
             won=sum(episode.won() for episode in episodes),
             ends=dict(ends),
+            faults=dict(faults),
             tokens=tokens,
             policy_version=record.policy_version,
             seconds=round(seconds, 2),

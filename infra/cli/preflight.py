@@ -26,6 +26,7 @@ def check_run(recipe: Recipe, run_dir: Path, say: Callable[[str], None]) -> None
     """Every check that needs neither broker nor store; `say` is told what was found."""
     model = check_model(recipe)
     check_plan(recipe, model)
+    check_dialect(recipe, model)
     documents = check_corpus(recipe)
     check_disk(run_dir, model, kept_versions(recipe))
     level = check_sandbox(recipe)
@@ -63,6 +64,27 @@ def check_plan(recipe: Recipe, model: Path) -> None:
     made = make_plan(recipe, find_shape(model))
     if made.problems:
         raise refusal(made)
+
+
+def check_dialect(recipe: Recipe, model: Path) -> None:
+    """Raises ModelError where the model can't be spoken to as the recipe wants (no tokenizer of the dialect, no chat template),
+    and SettingsError where a design's prompt alone has no room."""
+    from infra.dialects import recipe_dialect
+    from schemas.design import DesignSlot, Document
+
+    dialect = recipe_dialect(recipe, model)
+    if recipe.model.dialect == "nano":
+        return
+    nothing = Document(document_id="", title="", text="")
+    bare = [DesignSlot(slot=0, design_attempt=0, env_id="", skill=skill, document=nothing, group="") for skill in recipe.skills]
+    needed = max(len(dialect.design_prompt(slot)) for slot in bare)
+    context, design = recipe.rollout.context_tokens, recipe.design.sampling.max_tokens
+    if needed > context - design:
+        raise SettingsError(
+            f"rollout.context_tokens ({context}) leaves {max(context - design, 0)} tokens beside design.sampling.max_tokens "
+            f"({design}), a design's prompt without any document takes {needed}",
+            "Set the first higher or the second lower",
+        )
 
 
 def check_corpus(recipe: Recipe) -> int:

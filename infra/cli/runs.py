@@ -26,7 +26,9 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 def run(
     recipe: Annotated[
         str,
-        typer.Argument(help="A recipe file, or the name of a shipped one: nano, nano-published, demo, tiny.", show_default=False),
+        typer.Argument(
+            help="A recipe file, or the name of a shipped one, such as nano, tiny or qwen3-8b-games.", show_default=False
+        ),
     ] = "",
     overrides: options.Overrides = None,
     folder: Annotated[str, typer.Option("--dir", help="The run's folder. Default: runs/RUN_ID.", show_default=False)] = "",

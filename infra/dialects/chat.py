@@ -22,7 +22,7 @@ from infra.examples import worked_example
 from schemas.design import DesignSlot, MemoryLine
 
 MEMORY_PROMPTS: Final = {"best": "memory-seed", "easy": "memory-easy", "hard": "memory-hard", "repeated": "memory-repeated"}
-MEMORY_LINES: Final = 3
+MEMORY_LINES: Final = 6
 CUT: Final = "\n[cut]"
 LEAST_DOCUMENT: Final = 64  # tokens; a document that has less room is left out
 DESIGN_PROMPT_TOKENS: Final = 16_384

@@ -40,6 +40,7 @@ from schemas.errors import (
 )
 from schemas.settings import BrokerSettings, ProcessContext
 from schemas.train import RoleStats, StepFinished
+from tests.chatmodels import write_model
 from workers.gate.rules import Refused
 from workers.gate.static import ALLOWED_IMPORTS, check_static
 
@@ -240,6 +241,36 @@ def test_incomplete_model_folder_names_the_file(tmp_path: Path) -> None:
         preflight.check_model(recipe)
     (tmp_path / "config.json").write_text("{}")
     assert preflight.check_model(recipe) == tmp_path
+
+
+def test_a_model_in_shards_is_whole_by_its_index(tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_text("{}")
+    recipe = options.read_recipe("tiny", [f"model.path={tmp_path}"])
+    with pytest.raises(ModelError, match=r"has no model\.safetensors"):
+        preflight.check_model(recipe)
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    assert preflight.check_model(recipe) == tmp_path
+
+
+def test_a_model_that_can_not_be_spoken_to_is_refused_before_the_run(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", "smol")
+    chat = [f"model.path={folder}", "model.dialect=games", "rollout.context_tokens=8000"]
+    preflight.check_dialect(options.read_recipe("tiny", chat), folder)
+    with pytest.raises(
+        SettingsError, match=r"leaves 500 tokens beside .* \(7500\), a design's prompt without any document takes"
+    ):
+        preflight.check_dialect(options.read_recipe("tiny", [*chat, "design.sampling.max_tokens=7500"]), folder)
+    with pytest.raises(ModelError, match="no token <pad>"):
+        preflight.check_dialect(options.read_recipe("tiny"), folder)
+    (folder / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(ModelError, match="no chat template"):
+        preflight.check_dialect(options.read_recipe("tiny", chat), folder)
+
+
+def test_gate_knows_the_forms_of_the_settings_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["gate", str(tmp_path / "env.py"), "--setting", "chess"]) == 2
+    assert "--setting 'chess' is not known. Name one of: plain, games, tools" in capsys.readouterr().err
 
 
 def test_corpus_file_that_is_no_text_names_the_file(tmp_path: Path) -> None:
