@@ -1,5 +1,8 @@
-"""A transformers model with a chat template plays and designs in both settings: the sampler's own cache over turns, the template's
-end tokens, limits and faults as data; and the log-probabilities are those of one forward pass over what is trained."""
+"""A transformers model with a chat template plays and designs in both settings.
+
+The sampler's cache over turns, the template's end tokens, limits and faults as data; and the log-probabilities are those of one
+forward pass over what is trained.
+"""
 
 from __future__ import annotations
 

@@ -13,8 +13,9 @@ from gymnasium.utils.env_checker import check_env
 from infra.actions import read_action
 from infra.examples import EXAMPLES, Example
 from infra.examples.gym import CHARSET, TextEnv, make_example, register_examples
+from infra.suites import load_suite
 from schemas.settings import GAMES_SKILLS, TOOLS_SKILLS
-from workers.gate.static import ALLOWED_IMPORTS, check_static
+from workers.gate.static import ALLOWED_IMPORTS, check_static, cut_solution
 
 IDS = [example.name for example in EXAMPLES]
 
@@ -67,6 +68,15 @@ def test_solution_wins_through_gymnasium_and_nothing_malformed_ends_or_breaks_it
         observation, reward, terminated, _, _ = environment.step(malformed)
         assert observation
         assert (reward, terminated) == (0.0, False)
+
+
+@pytest.mark.parametrize("setting", ["games", "tools"])
+def test_the_suites_of_both_settings_are_the_examples_without_their_solutions(setting: str) -> None:
+    items = load_suite(setting)
+    examples = [example for example in EXAMPLES if example.setting == setting]
+    assert [item.source for item in items] == [cut_solution(example.source) for example in examples]
+    assert [(item.skill, item.hint, item.win_return) for item in items] == [(one.skill, one.hint, 1.0) for one in examples]
+    assert all("def solution" not in item.source for item in items)
 
 
 def test_a_seed_repeats_what_a_reset_without_one_goes_on_with() -> None:

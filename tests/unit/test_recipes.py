@@ -47,6 +47,7 @@ def test_recipe_of_a_backbone_carries_the_papers_numbers(name: str) -> None:
     assert (train.clip_low, train.clip_high, train.kl_beta, train.correction) == (0.2, 0.28, kl_beta, "truncated")
     assert (recipe.memory.window, recipe.memory.seeds, recipe.memory.top) == (200, 2, 10)
     assert (recipe.memory.frontier, recipe.memory.negative) == ((0.15, 0.85), (0.1, 0.9))
+    assert recipe.evaluation.suite == recipe.setting
     assert recipe.corpus.max_words == (4000 if tools else 6000)
 
 
