@@ -236,9 +236,15 @@ def first_difference(was: RolloutFinished, now: RolloutFinished) -> str:
             shown = [_one(unpack_floats(one.logprobs[bits])) for one in (now, was)]
             return f"{_where(was, place)}: log-probability {shown[0]} where {shown[1]} was"
     for name in was.__struct_fields__:
-        if name not in NOT_DECIDED and getattr(was, name) != getattr(now, name):
+        if name not in NOT_DECIDED and _decided(was, name) != _decided(now, name):
             return f"{name}: {_short(getattr(now, name))} where {_short(getattr(was, name))} was"
     return ""
+
+
+def _decided(play: RolloutFinished, name: str) -> Any:
+    """A field as it is compared: a turn's fault and cut follow from what else is compared, and older records do not have them."""
+    value = getattr(play, name)
+    return [msgspec.structs.replace(turn, fault="", cut="") for turn in value] if name == "turns" else value
 
 
 def _make_sampler(run: Run, policy: PolicyPublished, folder: Path) -> Sampler:

@@ -15,6 +15,7 @@ from infra.cli import options
 from infra.cli.interrupts import stoppable
 from infra.plaintext import escape, escape_line
 from schemas.errors import ReferenceGoneError, SettingsError, StoreError
+from schemas.rollout import Turn
 
 if TYPE_CHECKING:
     from infra.recordsource import RecordSource
@@ -113,12 +114,20 @@ def _as_text(recorded: Recorded) -> str:
         lines += [
             f"turn {number}",
             *(f"  | {line}" for line in escape(turn.observation).split("\n")),
-            f"  > {escape_line(turn.action)}    ({turn.action_end - turn.action_start} tokens, reward {turn.reward:g})",
+            f"  > {escape_line(turn.action)}    ({turn.action_end - turn.action_start} tokens, reward {turn.reward:g}"
+            f"{_form(turn)})",
         ]
     if play.final_observation:
         lines += ["end", *(f"  | {line}" for line in escape(play.final_observation).split("\n"))]
     won = ", won" if play.won else ""
     return "\n".join([*lines, f"  {escape_line(play.end_reason)}, return {play.episode_return:g}{won}", ""])
+
+
+def _form(turn: Turn) -> str:
+    """What was wrong with a turn, as the line of its action ends."""
+    limits = {"turn": "cut at the turn's limit", "context": "cut at the context's end"}
+    told = [limits.get(turn.cut, turn.cut), turn.fault]
+    return "".join(f", {escape_line(part)}" for part in told if part)
 
 
 def _as_json(recorded: Recorded, checks: Sequence[Check], code: int) -> dict[str, Any]:
@@ -134,6 +143,8 @@ def _as_json(recorded: Recorded, checks: Sequence[Check], code: int) -> dict[str
                 "action": turn.action,
                 "reward": turn.reward,
                 "tokens": turn.action_end - turn.action_start,
+                "fault": turn.fault,
+                "cut": turn.cut,
             }
             for turn in play.turns
         ],

@@ -11,7 +11,7 @@ import pytest
 
 from infra.archive import ArchiveWriter
 from infra.cli.app import run_app
-from infra.cli.replay import exit_code
+from infra.cli.replay import _as_text, exit_code
 from infra.policystore import PolicyStore
 from infra.runs import Run, tokenizer_digest
 from schemas import ids
@@ -193,6 +193,19 @@ def test_plays_of_the_unit_that_were_lost_are_told_and_not_compared(
 
 def test_what_only_told_people_when_is_no_difference(records: list[RolloutFinished]) -> None:
     assert first_difference(records[0], msgspec.structs.replace(records[0], created_at=9.0, tries=2)) == ""
+
+
+def test_a_turn_that_was_written_before_faults_were_is_no_difference(records: list[RolloutFinished]) -> None:
+    assert first_difference(change_turn(records[0], 1, fault="", cut=""), change_turn(records[0], 1, fault="x", cut="turn")) == ""
+
+
+def test_what_was_wrong_with_a_turn_stands_behind_its_action(request_: RolloutRequested, records: list[RolloutFinished]) -> None:
+    told = change_turn(change_turn(records[0], 0, fault="no box", cut="turn"), 1, cut="context")
+    shown = _as_text(find_episode(log_of(request_, told), told.play_id))
+    assert [line.partition(" reward ")[2] for line in shown.splitlines() if " tokens, reward " in line][:2] == [
+        f"{told.turns[0].reward:g}, cut at the turn's limit, no box)",
+        f"{told.turns[1].reward:g}, cut at the context's end)",
+    ]
 
 
 def test_a_shorter_repetition_differs_where_it_ends(records: list[RolloutFinished]) -> None:
