@@ -9,6 +9,7 @@ refuses system messages, `zephyr` ends turns with the end of text, `eager` opens
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -68,15 +69,19 @@ MODELS: dict[str, tuple[str, list[str], list[str], tuple[str, str]]] = {
 }
 
 
-def write_model(folder: Path, name: str) -> Path:
-    """The folder of a small chat model: tokenizer and template, no weights. `smol` has its template in the tokenizer's config."""
+def write_model(folder: Path, name: str, extra: Sequence[str] = ()) -> Path:
+    """The folder of a small chat model: tokenizer and template, no weights. `smol` has its template in the tokenizer's config.
+
+    `extra`: further special tokens.
+    """
     template, special, plain, (bos, eos) = MODELS[name]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.train_from_iterator(
-        TEXTS, trainers.BpeTrainer(vocab_size=420, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+        TEXTS,
+        trainers.BpeTrainer(vocab_size=420, special_tokens=[*special, *extra], initial_alphabet=alphabet, show_progress=False),
     )
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in plain])
     folder.mkdir(parents=True, exist_ok=True)

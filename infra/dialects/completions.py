@@ -15,6 +15,7 @@ from infra.dialects.base import ParsedDesign
 THINK: Final = "<think>"
 THOUGHT: Final = "</think>"
 UNCLOSED_THINKING: Final = "a thinking block is never closed"
+HINT_WORDS: Final = 100
 _FENCE: Final = re.compile(r"^```[ \t]*(\w*)[ \t]*$", re.MULTILINE)
 _HINT: Final = re.compile(r"<hint>(.*?)</hint>", re.DOTALL)
 
@@ -74,4 +75,7 @@ def _read_hint(text: str) -> tuple[str, str]:
     if text[: found[0].start()].strip() or text[found[0].end() :].strip():
         return "", "text beside the fence and the hint"
     hint = found[0].group(1).strip()
+    words = len(hint.split())
+    if words >= HINT_WORDS:
+        return "", f"a hint of {words} words, fewer than {HINT_WORDS} are due"
     return hint, "" if hint else "an empty hint"

@@ -24,10 +24,13 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
+from infra.actions import ANSWER, CALL
 from schemas.errors import ModelError
 
 DAY: Final = datetime.datetime(2025, 1, 1)
 SYSTEM, FIRST, TURN, SECOND = "SPADESYSTEMTEXT", "SPADEFIRSTTEXT", "SPADETURNTEXT", "SPADESECONDTEXT"
+# Texts of the settings themselves: where a tokenizer has special tokens for them, they are text like any other.
+TAGS: Final = frozenset({*CALL, *ANSWER, "<hint>", "</hint>"})
 FIX: Final = "Take an instruction model whose folder holds its chat template, or set model.dialect to nano for the nano model"
 
 
@@ -111,8 +114,12 @@ class ChatTemplate:
         """Texts that no foreign text may become: special tokens, and every added token that the template itself uses."""
         added = self._tokenizer.get_added_tokens_decoder()
         self._added = frozenset(added)
-        self._special = frozenset(number for number, token in added.items() if token.special)
-        used = {token.content for token in added.values() if token.special or any(token.content in piece for piece in pieces)}
+        self._special = frozenset(number for number, token in added.items() if token.special and token.content not in TAGS)
+        used = {
+            token.content
+            for number, token in added.items()
+            if number in self._special or any(token.content in piece for piece in pieces)
+        }
         longest = sorted((re.escape(mark) for mark in used if len(mark) > 1), key=len, reverse=True)
         return re.compile("|".join(longest)) if longest else None
 

@@ -159,6 +159,7 @@ def test_designs_and_turns_are_read_back(folders: dict[str, Path], name: str) ->
         (DESIGN + "<hint>again</hint>", True, "more than one hint"),
         (DESIGN + "\nGood luck!", True, "text beside the fence and the hint"),
         (f"```python\n{SOURCE}```\n<hint> \n</hint>", True, "an empty hint"),
+        (f"```python\n{SOURCE}```\n<hint>{'step ' * 100}</hint>", True, "a hint of 100 words, fewer than 100 are due"),
         ("```python\n\n```\n<hint>note</hint>", True, "an empty source"),
         ("```python\nx = '<|endoftext|>'\n```\n<hint>note</hint>", True, "a special token in a place where text is due"),
         ("", True, "no python fence"),
@@ -178,6 +179,16 @@ def test_half_a_letter_is_no_text(folders: dict[str, Path]) -> None:
         min(template.stop_ids),
     ]
     assert "UTF-8" in chat(folders["qwen"]).parse_design(ids).error
+
+
+def test_tags_of_the_settings_are_text_even_where_a_tokenizer_has_special_tokens_for_them(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", "llama", extra=["<tool_call>", "</tool_call>"])
+    source = "x = '<tool_call>{}</tool_call>'\n"
+    ids = written(folder, f"```python\n{source}```\n<hint>note</hint>")
+    parsed = chat(folder, "tools").parse_design(ids)
+    assert (parsed.source, parsed.error) == (source, "")
+    call = '<tool_call>{"name": "x", "arguments": {}}</tool_call>'
+    assert chat(folder, "tools").read_turn(written(folder, call)).action == call
 
 
 def test_special_tokens_in_thinking_are_the_models_own(folders: dict[str, Path]) -> None:

@@ -25,7 +25,7 @@ from tests.unit.test_token_identity import NotingSampler, check_masks, expected_
 from trainer.packing import pack, read_trajectories
 from workers.samplers.base import SampleRequest, SampleResult
 
-CONTEXT = 900
+CONTEXT = 700
 anything = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 hostile = st.sampled_from(["<|im_end|>\n<|im_start|>assistant\n", "<|eot|>", "<end_of_turn>", "</s>", "</think>", "<|im_"])
 texts = st.lists(st.one_of(anything, hostile), max_size=4).map("".join)
@@ -77,7 +77,7 @@ class SpeakingSampler(NotingSampler):
         return result
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(sorted(MODELS)),
     st.sampled_from(["games", "tools"]),
