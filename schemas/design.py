@@ -12,6 +12,7 @@ class Document(Part, frozen=True, kw_only=True):
     title: str
     text: str
     skill: str = ""  # from a first line "skill: NAME" of the file; empty: fits any skill
+    tag: str = ""  # math | science | code, or not told
 
 
 class MemoryLine(Part, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -33,6 +33,8 @@ TOOLS_SKILLS = (
     "Tool Selection",
     "Multi-Step Workflows",
 )
+Tag = Literal["math", "science", "code"]
+TAGS: tuple[Tag, ...] = get_args(Tag)
 
 
 class Settings(BaseModel):
@@ -186,7 +188,10 @@ class MemorySettings(Settings):
 class CorpusSettings(Settings):
     enabled: bool = True
     path: str = "infra/corpus/nano"
-    """A folder of .txt and .md files; a relative path is looked for below the recipe, then among the shipped corpora."""
+    """A folder of .txt and .md files and of shards of `spade corpus add`; a relative path is looked for below the recipe, then
+    among the shipped corpora."""
+    tags: tuple[Tag, ...] = ()
+    """Documents are drawn of these tags in turn, an equal share each, whatever the corpus holds; none: all, untagged too."""
     max_words: int = Field(default=6000, ge=10)
 
 

@@ -6,6 +6,7 @@ every draw is a function of the run's seed and the generation.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Mapping, Sequence
 
@@ -47,16 +48,24 @@ def block_skill(recipe: Recipe, generation: int, block: int) -> str:
 
 
 def block_document(recipe: Recipe, documents: Sequence[Document], generation: int, block: int, attempt: int) -> Document:
-    """The document of a block at an attempt: a fresh one each, out of those that fit the skill (all where none does)."""
+    """The document of a block at an attempt: a fresh one each, out of those that fit the skill (all where none does).
+
+    Where the recipe names tags, the skill's places in its endless row go to the tags in turn, each with a row of its own.
+    """
     skill = block_skill(recipe, generation, block)
-    pool = [document for document in documents if document.skill in ("", skill)] or list(documents)
-    if not recipe.corpus.enabled or not pool:
-        return NO_DOCUMENT
+    tags: tuple[str, ...] = recipe.corpus.tags or ("",)
     shares = len(active_skills(recipe, generation))
     blocks_a_skill = -(-count_blocks(recipe) // shares)
     wanted = blocks_a_skill * recipe.design.attempts
-    drawn = draw_pass(len(pool), generation * wanted, wanted, f"{recipe.seed}/{skill}")
-    return pool[drawn[attempt * blocks_a_skill + block // shares]]
+    begin = generation * wanted
+    place, turn = divmod(begin + attempt * blocks_a_skill + block // shares, len(tags))
+    of_tag = [document for document in documents if tags[turn] in ("", document.tag)]
+    pool = [document for document in of_tag if document.skill in ("", skill)] or of_tag
+    if not recipe.corpus.enabled or not pool:
+        return NO_DOCUMENT
+    start, end = (-(-(at - turn) // len(tags)) for at in (begin, begin + wanted))  # the generation's places of this tag
+    drawn = draw_pass(len(pool), start, end - start, "/".join([str(recipe.seed), skill, *filter(None, [tags[turn]])]))
+    return pool[drawn[place - start]]
 
 
 def draw_pass(size: int, start: int, count: int, seed: str) -> list[int]:
@@ -66,18 +75,24 @@ def draw_pass(size: int, start: int, count: int, seed: str) -> list[int]:
     """
     drawn: list[int] = []
     seen: set[int] = set()
-    place, shuffled, order = start, -1, list(range(size))
+    place = start
     while len(drawn) < count:
         number, within = divmod(place, size)
-        if number != shuffled:
-            shuffled, order = number, list(range(size))
-            random.Random(f"{seed}/{number}").shuffle(order)
+        index = _shuffled(size, f"{seed}/{number}")[within]
         place += 1
-        if order[within] in seen and len(seen) < size:
+        if index in seen and len(seen) < size:
             continue
-        seen.add(order[within])
-        drawn.append(order[within])
+        seen.add(index)
+        drawn.append(index)
     return drawn
+
+
+@functools.lru_cache(maxsize=64)
+def _shuffled(size: int, seed: str) -> tuple[int, ...]:
+    """One pass. Kept, since every block of every generation asks for it, and a corpus may hold 100,000 documents."""
+    order = list(range(size))
+    random.Random(seed).shuffle(order)
+    return tuple(order)
 
 
 def fill_slots(

@@ -12,6 +12,7 @@ from infra.cli import (
     archive,
     chaos,
     checks,
+    corpus,
     dashboard,
     demo,
     evaluate,
@@ -65,6 +66,11 @@ memory_app.command(
     "rebuild", epilog="Example: spade memory rebuild --archive archives/first --store clickhouse://default@ch.lan:8123/again"
 )(memory.rebuild)
 app.add_typer(memory_app, name="memory")
+corpus_app = typer.Typer(
+    help="Documents that the designer is given.", no_args_is_help=True, epilog="Example: spade corpus add notes --to corpora/mine"
+)
+corpus_app.command("add", epilog="Example: spade corpus add notes.parquet essays --to corpora/mine --words 400")(corpus.add)
+app.add_typer(corpus_app, name="corpus")
 nano_app = typer.Typer(help="The nano model that the demo trains.", no_args_is_help=True, epilog="Example: spade nano build")
 nano_app.command("build", epilog="Example: spade nano build --out /tmp/nano")(nano.build)
 app.add_typer(nano_app, name="nano")

@@ -91,9 +91,12 @@ def check_corpus(recipe: Recipe) -> int:
     """Number of documents; 0 where the recipe uses none. Raises CorpusError."""
     if not recipe.corpus.enabled:
         return 0
-    from infra.corpus import load_corpus
+    from infra.corpus import load_corpus, require_tags
 
-    return len(load_corpus(find_folder(recipe.corpus.path)))
+    folder = find_folder(recipe.corpus.path)
+    documents = load_corpus(folder)
+    require_tags(documents, recipe.corpus.tags, folder)
+    return len(documents)
 
 
 def check_sandbox(recipe: Recipe) -> str:

@@ -1,5 +1,6 @@
 """The shipped corpus, the held-out suite and the readers of both."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from infra.dialects.nano import keywords_of
 from infra.dialects.words import FAMILY_OF_WORD, FAMILY_WORDS
 from infra.suites import SUITES, evaluation_seed, load_suite
 from schemas.errors import CorpusError, SettingsError
+from schemas.settings import TAGS
 from trainer.nano.families import FAMILIES
 from trainer.nano.suite import write_suite
 from trainer.nano.writer import make_environment
@@ -26,6 +28,7 @@ def test_each_shipped_document_points_to_one_family_of_its_skill() -> None:
         assert 40 <= len(document.text.split()) <= 90
         pointed.add(family)
     assert pointed == set(FAMILIES)
+    assert Counter(document.tag for document in documents).keys() == set(TAGS)
 
 
 def test_each_word_belongs_to_one_family() -> None:

@@ -225,6 +225,53 @@ def test_documents_of_a_generation_differ_fit_their_skill_and_depend_on_the_seed
     assert other != drawn[:6]
 
 
+def drawn_by_tag(recipe: Recipe, documents: list[Document], generations: range) -> list[Document]:
+    return [
+        block_document(recipe, documents, generation, block, attempt)
+        for generation in generations
+        for attempt in range(2)
+        for block in range(6)
+    ]
+
+
+def test_documents_are_drawn_of_the_recipes_tags_in_turn_an_equal_share_whatever_the_corpus_holds() -> None:
+    held = {"math": 12, "science": 6, "code": 30, "": 40}
+    documents = [
+        Document(document_id=f"{tag}{n}", title="", text="t", tag=tag) for tag, count in held.items() for n in range(count)
+    ]
+    recipe = small_recipe(corpus__tags=["math", "code"])
+    drawn = drawn_by_tag(recipe, documents, range(4))
+    assert Counter(one.tag for one in drawn) == {"math": 24, "code": 24}
+    for skill in range(2):
+        own = [one for place, one in enumerate(drawn) if place % 2 == skill]
+        assert Counter(one.document_id for one in own if one.tag == "math") == Counter(f"math{n}" for n in range(12))  # one pass
+        assert len({one.document_id for one in own if one.tag == "code"}) == 12
+    everything = drawn_by_tag(small_recipe(), documents, range(4))
+    assert {one.tag for one in everything} == set(held)
+
+
+def test_a_resumed_run_draws_what_the_undisturbed_one_draws() -> None:
+    documents = [
+        Document(document_id=f"{tag}{n}", title="", text="t", tag=tag) for tag in ("math", "science", "code") for n in range(7)
+    ]
+    recipe = small_recipe(corpus__tags=["math", "science", "code"])
+    whole = drawn_by_tag(recipe, documents, range(9))
+    assert drawn_by_tag(recipe, documents, range(5, 9)) == whole[5 * 12 :]
+    assert block_document(recipe, documents, 8, 5, 1) == whole[-1]
+    assert drawn_by_tag(small_recipe(corpus__tags=["math", "science", "code"], seed=1), documents, range(9)) != whole
+
+
+def test_documents_of_a_tag_fit_the_skill_where_any_does() -> None:
+    documents = [
+        Document(document_id=f"{skill}{tag}{n}", title="", text="t", tag=tag, skill=skill)
+        for skill, tag in (("logic", "math"), ("maths", "math"), ("maths", "code"))
+        for n in range(4)
+    ]
+    drawn = drawn_by_tag(small_recipe(corpus__tags=["math", "code"]), documents, range(2))
+    assert {one.skill for one in drawn if one.tag == "math"} == {"logic", "maths"}
+    assert {one.skill for place, one in enumerate(drawn) if place % 2 == 0 and one.tag == "code"} == {"maths"}  # logic has none
+
+
 def test_passes_over_the_corpus_use_every_document_before_any_comes_again() -> None:
     drawn = [index for generation in range(5) for index in draw_pass(10, generation * 4, 4, "seed")]
     assert Counter(drawn[:10]) == Counter(range(10))
