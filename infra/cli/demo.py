@@ -34,7 +34,7 @@ def demo(
     with stoppable(), unless_empty(run_dir), held(run_dir):
         preflight.check_run(chosen, run_dir, say)
         with launch.services("", "", run_dir, say, own=True) as where:
-            run = launch.prepare(chosen, where, run_dir)
+            run = launch.prepare(chosen, where, run_dir, say)
             launch.supervise(run, where, run_dir, say, stall_limit_s=300.0)
             evaluation = compare_policies(run, where, run_dir, say)
             launch.store_rest(run, where, run_dir, say)

@@ -18,13 +18,11 @@ from infra import metricports
 from infra.cli.interrupts import cleanup
 from infra.cli.progress import Progress
 from infra.cli.rundir import Notes, mark_finished, write_notes
-from infra.cli.services import Say, Services, same_services, services
+from infra.cli.services import Say, Services, guard, outlast, same_services, services
 from infra.cli.stages import StreamStage, child_environment
 from infra.corpus import corpus_digest
 from infra.kafka import BrokerWatch
-from infra.local.guard import Guard
 from infra.metricports import FIRST_FREE
-from infra.restarts import Restarts
 from infra.runs import Run, await_run, code_digest, find_folder, new_run_id, parse_recipe, read_runs, start_run, tokenizer_digest
 from infra.supervisor import ProcessSpec, Supervisor
 from schemas.errors import SettingsError, StageTimeoutError
@@ -36,14 +34,15 @@ DRAIN_LIMIT_S = 180.0  # from the run's last record until every process, the mem
 
 
 def prepare(
-    recipe: Recipe, where: Services, run_dir: Path, run_id: str = "", *, forked_from: str = "", forked_at: int = -1
+    recipe: Recipe, where: Services, run_dir: Path, say: Say, run_id: str = "", *, forked_from: str = "", forked_at: int = -1
 ) -> Run:
     """Makes topics and tables where they are missing, and writes the run's first record, under a fresh id unless one is given.
 
     Raises SettingsError where the log holds a run of that id.
     """
-    make_tables(recipe, where)
-    if run_id and run_id in read_runs(where.broker)[0]:
+    limit = recipe.processes.restarts
+    outlast(where, limit, say, lambda: make_tables(recipe, where))
+    if run_id and run_id in outlast(where, limit, say, lambda: read_runs(where.broker)[0]):
         raise SettingsError(
             f"{where.broker.address} holds a run {run_id} already",
             "Name another --id, or go on with it by --resume and its folder",
@@ -52,7 +51,7 @@ def prepare(
     notes = Notes(run_id=run_id, recipe_json=recipe.model_dump_json(), forked_from=forked_from, forked_at=forked_at)
     notes = noted_again(notes, where)
     write_notes(run_dir, notes)
-    return _begin(notes, recipe, where, run_dir)
+    return outlast(where, limit, say, lambda: _begun(notes, recipe, where, run_dir))
 
 
 def recall(notes: Notes, where: Services, run_dir: Path, say: Say) -> Run:
@@ -61,10 +60,12 @@ def recall(notes: Notes, where: Services, run_dir: Path, say: Say) -> Run:
     Raises SettingsError where folder, corpus or tokenizer are no longer those that the run began with.
     """
     recipe = parse_recipe(notes.recipe_json, notes.run_id)
-    make_tables(recipe, where)
-    if notes.run_id not in read_runs(where.broker)[0]:
-        return _begin(notes, recipe, where, run_dir)
-    run = await_run(context_of(where, run_dir, notes.run_id))
+
+    def find() -> Run:
+        make_tables(recipe, where)
+        return _begun(notes, recipe, where, run_dir)
+
+    run = outlast(where, recipe.processes.restarts, say, find)
     began, place = run.started, policy_place(run_dir)
     fix = "Put back what was there, or begin a new run from a policy of this one with --fork"
     if began.policy_place != place:
@@ -105,10 +106,14 @@ def policy_place(run_dir: Path) -> str:
     return str((run_dir / "policies").resolve())
 
 
-def _begin(notes: Notes, recipe: Recipe, where: Services, run_dir: Path) -> Run:
+def _begun(notes: Notes, recipe: Recipe, where: Services, run_dir: Path) -> Run:
+    """The run whose first record the log holds, or that record written now."""
+    context = context_of(where, run_dir, notes.run_id)
+    if notes.run_id in read_runs(where.broker)[0]:
+        return await_run(context)
     return start_run(
         recipe,
-        context_of(where, run_dir, notes.run_id),
+        context,
         policy_place(run_dir),
         forked_from=notes.forked_from,
         forked_at=notes.forked_at,
@@ -145,11 +150,10 @@ def supervise(run: Run, where: Services, run_dir: Path, say: Say, *, stall_limit
     context = context_of(where, run_dir, run.run_id)
     metricports.serve("run", 0 if os.environ.get("SPADE_METRICS_PORT") == "0" else FIRST_FREE, run.run_id)
     limit = run.recipe.processes.restarts
-    guards = [Guard(name, service, Restarts(limit), notify=say) for name, service in where.own]
+    guards = guard(where, limit, say)
     supervisor = Supervisor(run_dir / "logs", child_environment(context), limit, notify=say, guards=guards)
     try:
-        with Progress(where.broker, run.run_id, say) as progress:
-            progress.pass_over()
+        with outlast(where, limit, say, lambda: _followed(where, run.run_id, say)) as progress:
             specs = process_specs(run.recipe)
             supervisor.start(specs)
             say(f"run {run.run_id}: {len(specs)} processes started, their logs are in {supervisor.log_dir}")
@@ -169,6 +173,17 @@ def supervise(run: Run, where: Services, run_dir: Path, say: Say, *, stall_limit
     finally:
         with cleanup():
             supervisor.stop()
+
+
+def _followed(where: Services, run_id: str, say: Say) -> Progress:
+    """The run's progress up to now, told in one line."""
+    progress = Progress(where.broker, run_id, say)
+    try:
+        progress.pass_over()
+    except BaseException:
+        progress.close()
+        raise
+    return progress
 
 
 def store_rest(run: Run, where: Services, run_dir: Path, say: Say) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import TracebackType
 from typing import Self
 
@@ -43,19 +44,24 @@ class Progress:
     last_event: str = "the run's start"
     last_at: float = field(default_factory=time.monotonic)
     started_at: float = field(default_factory=time.monotonic)
-    _reader: ControlReader | None = None
+
+    @cached_property
+    def _reader(self) -> ControlReader:
+        return ControlReader(self.broker, FOLLOWED, self.run_id)
 
     def __enter__(self) -> Self:
-        self._reader = ControlReader(self.broker, FOLLOWED, self.run_id)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        if self._reader is not None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the reader's connection, where there is one."""
+        if "_reader" in vars(self):
             self._reader.close()
 
     def pass_over(self) -> None:
         """Takes what stands in the log already, in one line: what a run that goes on did before."""
-        assert self._reader is not None
         past = sorted((entry[-1] for entry in self._reader.catch_up()), key=lambda record: record.created_at)
         lines = [line for record in past if (line := self._take(record))]
         if lines:
@@ -64,7 +70,6 @@ class Progress:
 
     def poll(self, timeout_s: float = 0.2) -> None:
         """Reads what is new and says it."""
-        assert self._reader is not None
         for _, _, _, record in self._reader.poll(timeout_s):
             line = self._take(record)
             if line:

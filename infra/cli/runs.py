@@ -91,7 +91,7 @@ def _start(chosen: Recipe, planned: Fork | None, folder: str, run_id: str, broke
                 parent, at = planned.parent_id, planned.at
                 chosen, line = planned.begin(run_dir, named)
                 say(line)
-            started = launch.prepare(chosen, where, run_dir, named, forked_from=parent, forked_at=at)
+            started = launch.prepare(chosen, where, run_dir, say, named, forked_from=parent, forked_at=at)
             launch.supervise(started, where, run_dir, say, stall_limit_s=stall_s)
     say(f"run {started.run_id} is complete; its folder is {run_dir}")
 

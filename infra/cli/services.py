@@ -11,18 +11,20 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from infra.cli.interrupts import cleanup
 from infra.cli.options import broker_settings, require_broker, require_store, standing
 from infra.cli.rundir import Notes
-from infra.local.guard import Service
-from schemas.errors import SettingsError
+from infra.local.guard import Guard, Service
+from infra.restarts import Restarts
+from schemas.errors import BrokerError, SettingsError, StoreError
 from schemas.settings import BrokerSettings
 
 BROKER, STORE = "broker", "store"
 LEAVING_S = 15.0  # for the services of a supervisor that was killed
 Say = Callable[[str], None]
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,30 @@ class Services:
     own: tuple[tuple[str, Service], ...] = ()
     named_broker: str = ""
     named_store: str = ""
+
+
+def guard(where: Services, limit: int, say: Say) -> list[Guard]:
+    """Guards of the own services, each of which may die `limit` times a cause."""
+    return [Guard(name, service, Restarts(limit), notify=say) for name, service in where.own]
+
+
+def outlast(where: Services, limit: int, say: Say, action: Callable[[], Made]) -> Made:
+    """What `action` makes, which is called again after an own broker or store died under it and was started again.
+
+    For what happens before a supervisor guards them; the action must bear being done twice. Raises what the action raises, and
+    SupervisorError where a service dies too often.
+    """
+    guards = guard(where, limit, say)
+    while True:
+        try:
+            return action()
+        except (BrokerError, StoreError):
+            if all(one.service.alive() for one in guards):
+                raise
+        while not all(one.service.alive() for one in guards):
+            for one in guards:
+                one.poll()
+            time.sleep(0.1)
 
 
 class _Stoppable(Protocol):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.cli.services import Services, outlast
 from infra.kafka import ControlReader, check_broker, fetch, make_producer
 from infra.local import broker as broker_module
 from infra.local.broker import LocalBroker
@@ -54,6 +55,30 @@ def test_no_acknowledged_record_is_lost_or_doubled_by_kill_9(own_broker: LocalBr
         numbers = [record.last_generation for _, _, _, record in reader.catch_up() if isinstance(record, RunEnding)]
     assert numbers == list(range(250))
     assert len(fetch(settings, references)) == 250
+
+
+def test_what_a_run_does_before_it_is_supervised_outlasts_a_broker_that_dies_under_it(own_broker: LocalBroker) -> None:
+    settings = BrokerSettings(address=own_broker.address, timeout_s=2)
+    where, said, tries = Services(settings, "", (("broker", own_broker),)), [], []  # type: ignore[var-annotated]
+
+    def make() -> str:
+        tries.append(own_broker.pid)
+        if len(tries) == 1:
+            own_broker.kill()
+        create_topics(settings)
+        return "made"
+
+    assert outlast(where, 1, said.append, make) == "made"
+    assert len(set(tries)) == len(tries) == 2
+    assert [line.split(";")[0] for line in said] == ["the broker was ended by SIGKILL", "the broker is up again"]
+
+    def fail() -> None:
+        tries.append(0)
+        raise BrokerError("another broker is away", "start it")
+
+    with pytest.raises(BrokerError, match="another"):
+        outlast(where, 1, said.append, fail)
+    assert tries.count(0) == 1
 
 
 def test_a_second_broker_on_the_same_folder_is_refused(own_broker: LocalBroker) -> None:

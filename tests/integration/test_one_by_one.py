@@ -86,7 +86,7 @@ def test_processes_started_by_hand_share_a_run_by_address_and_down_leaves_nothin
     assert store is not None
     settings = BrokerSettings(address=broker)
     recipe = read_recipe("tiny", ["schedule.steps=2"])
-    run = prepare(recipe, Services(broker=settings, store_dsn=store.dsn), tmp_path / "run")
+    run = prepare(recipe, Services(broker=settings, store_dsn=store.dsn), tmp_path / "run", print)
     assert newest_run(settings) == run.run_id
 
     children = []
