@@ -4,10 +4,10 @@ In: records in the order of RecordSource.scan. Out: a folder with one file a top
 manifest.json. Called by infra/archiving, `spade replay` and `spade memory rebuild`. The folder is there whole or not at all.
 
 A file is a zstd stream of MAGIC and records; a record is HEADER (bytes of the body, their crc32), then the body: PLACE
-(partition, offset, timestamp in ms, bytes of the key or -1), key, value as it stood in the log. The manifest holds each file's
-counts and sha256, and its own. Reading checks the file's digest first, then each record: what was cut off or changed raises
-ArchiveError with the file and the place, before anything of that file is used. Not covered: an archive that someone wrote anew,
-digests and all.
+(partition, offset, timestamp in ms, bytes of the key or -1), key, value as it stood in the log; what the log held by claim check
+(infra/claims.py) stands here itself. The manifest holds each file's counts and sha256, and its own. Reading checks the file's
+digest first, then each record: what was cut off or changed raises ArchiveError with the file and the place, before anything of
+that file is used. Not covered: an archive that someone wrote anew, digests and all.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from infra.claims import MAX_CLAIM_BYTES
 from infra.policystore import flush_folder, write_error
 from infra.recordsource import LogRecord
 from schemas.codec import decode
 from schemas.errors import ArchiveError, DiskFullError, RecordError, SettingsError
-from schemas.topics import BY_WIRE, MAX_MESSAGE_BYTES, Topic
+from schemas.topics import BY_WIRE, Topic
 
 if TYPE_CHECKING:
     import zstandard
@@ -39,7 +40,7 @@ FORMAT = 1
 MAGIC = b"SPADE ARCHIVE 1\n"
 MANIFEST = "manifest.json"
 HEADER, PLACE = struct.Struct("<II"), struct.Struct("<iqqi")
-LARGEST_BODY = PLACE.size + 64 * 1024 + MAX_MESSAGE_BYTES  # a key is an id
+LARGEST_BODY = PLACE.size + 64 * 1024 + MAX_CLAIM_BYTES  # a key is an id
 LEVEL = 9  # zstd
 RESTORE = "Restore it from a copy, or archive the run again while the log holds it"
 

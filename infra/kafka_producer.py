@@ -13,8 +13,8 @@ from typing import Any, Self
 from kafka import KafkaProducer
 from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
+from infra.claims import to_bytes
 from infra.kafka_clients import REQUEST_BYTES, client_options, unreachable
-from schemas.codec import encode
 from schemas.common import Record, Reference
 from schemas.errors import BrokerError, RecordError
 from schemas.settings import BrokerSettings
@@ -70,8 +70,11 @@ class RecordProducer:
             raise unreachable(settings, problem) from problem
 
     def send(self, topic: Topic, record: Record, key: bytes | None = None, partition: int | None = None) -> Sent:
-        """Queues a record (key by the topic table unless given); blocks only for metadata. Raises RecordError when too large."""
-        data = encode(record)
+        """Queues a record (key by the topic table unless given); blocks for metadata, and for the file of one that stands apart.
+
+        Raises RecordError when too large, DiskFullError and ClaimError where its file can't be written.
+        """
+        data = to_bytes(record, self.settings)
         try:
             future = self._producer.send(topic.wire, value=data, key=key_of(record) if key is None else key, partition=partition)
         except TOO_LARGE as problem:

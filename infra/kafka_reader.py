@@ -15,8 +15,8 @@ from typing import Any, Self
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
+from infra.claims import from_bytes
 from infra.kafka_clients import count_partitions, make_consumer, partition_of, unreachable
-from schemas.codec import decode
 from schemas.common import Record, Reference
 from schemas.errors import RecordError, ReferenceGoneError, StageTimeoutError
 from schemas.settings import BrokerSettings
@@ -89,7 +89,7 @@ class ControlReader:
         for message in messages:
             topic = self._topics[message.topic]
             try:
-                record = decode(topic, message.value or b"")
+                record = from_bytes(topic, message.value or b"", self.settings, self.run_id)
             except RecordError:
                 self.bad += 1
                 continue
@@ -154,9 +154,20 @@ class RecordFetcher:
                 )
             for part, messages in consumer.poll(timeout_ms=200).items():
                 if part in left:
-                    _take(messages, left[part], wanted[part], found)
+                    self._take(messages, left[part], wanted[part], found)
                     self._advance(consumer, part, left)
         return found
+
+    def _take(self, messages: Sequence[Any], left: list[int], wanted: Mapping[int, Reference], found: dict[str, Record]) -> None:
+        for message in messages:
+            if left and message.offset > left[-1]:
+                raise _gone(wanted[left[-1]], "the log has a gap there")
+            if left and message.offset == left[-1]:
+                reference = wanted[left.pop()]
+                record = from_bytes(reference.topic, message.value or b"", self.settings)
+                if record.event_id != reference.id:
+                    raise _gone(reference, f"{record.event_id} stands there")
+                found[reference.id] = record
 
     @staticmethod
     def _advance(consumer: KafkaConsumer, part: TopicPartition, left: dict[TopicPartition, list[int]]) -> None:
@@ -174,18 +185,6 @@ def fetch(settings: BrokerSettings, references: Sequence[Reference]) -> dict[str
         return fetcher.fetch(references)
     finally:
         fetcher.close()
-
-
-def _take(messages: Sequence[Any], left: list[int], wanted: Mapping[int, Reference], found: dict[str, Record]) -> None:
-    for message in messages:
-        if left and message.offset > left[-1]:
-            raise _gone(wanted[left[-1]], "the log has a gap there")
-        if left and message.offset == left[-1]:
-            reference = wanted[left.pop()]
-            record = decode(reference.topic, message.value or b"")
-            if record.event_id != reference.id:
-                raise _gone(reference, f"{record.event_id} stands there")
-            found[reference.id] = record
 
 
 def _gone(reference: Reference, why: str) -> ReferenceGoneError:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from infra.claims import content_of
 from schemas.codec import decode
 from schemas.common import Record
 from schemas.errors import RecordError, StageTimeoutError
@@ -26,7 +27,7 @@ STALL_LIMIT_S = 60.0
 
 @dataclass(frozen=True)
 class LogRecord:
-    """One record as the log holds it: its place, its bytes, and what they say."""
+    """One record as the log holds it: its place, its bytes (its own, where the log holds a claim), and what they say."""
 
     topic: Topic
     partition: int
@@ -94,7 +95,7 @@ class BrokerSource:
         while consumer.position(part) < end:
             messages = consumer.poll(timeout_ms=500).get(part, ())
             for message in messages:
-                found = self._decode(topic, message) if message.offset < end else None
+                found = self._decode(topic, message, run_id) if message.offset < end else None
                 if found is not None and run_id in ("", found.record.run_id):
                     yield found
             if messages:
@@ -106,9 +107,12 @@ class BrokerSource:
                     f"Check broker {self._settings.address}",
                 )
 
-    def _decode(self, topic: Topic, message: Any) -> LogRecord | None:
-        data = bytes(message.value or b"")
+    def _decode(self, topic: Topic, message: Any, run_id: str) -> LogRecord | None:
+        """The record, with its own bytes also where the log holds a claim of it."""
         try:
+            data = content_of(topic, bytes(message.value or b""), self._settings, run_id)
+            if data is None:
+                return None
             record = decode(topic, data)
         except RecordError:
             self.unreadable[topic.wire, message.partition] += 1

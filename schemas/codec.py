@@ -14,17 +14,24 @@ SCHEMA_VERSIONS = frozenset({1})
 _encoder = msgspec.msgpack.Encoder()
 
 
-def encode(record: Record) -> bytes:
-    """The record as msgpack. Raises RecordError where it is larger than a message may be (8 MiB)."""
+def encode(record: Record, limit_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
+    """The record as msgpack. Raises RecordError where it is larger than the limit: what a message may hold, 8 MiB."""
     if type(record) not in BY_RECORD:
         raise RecordError(f"{type(record).__name__} has no topic")
     data = _encoder.encode(record)
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise RecordError(
-            f"{type(record).__name__} {record.event_id} has {len(data)} bytes, at most {MAX_MESSAGE_BYTES} go into one message",
-            "Make the recipe's units smaller (design.units, rollout.units)",
-        )
+    if len(data) > limit_bytes:
+        raise too_large(record, len(data), limit_bytes)
     return data
+
+
+def too_large(record: Record, size_bytes: int, limit_bytes: int) -> RecordError:
+    """The error of a record beyond the limit: of one message, or of what may stand apart by claim check (infra.claims)."""
+    name = f"{type(record).__name__} {record.event_id} has {size_bytes} bytes"
+    smaller = "Make the recipe's units smaller (more design.units, rollout.units)"
+    if limit_bytes > MAX_MESSAGE_BYTES:
+        return RecordError(f"{name}, at most {limit_bytes} can stand apart by claim check", smaller)
+    elsewhere = f"{smaller}, or name a place with `claims` in the broker's TOML file"
+    return RecordError(f"{name}, at most {limit_bytes} go into one message", elsewhere)
 
 
 @functools.cache

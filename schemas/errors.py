@@ -92,6 +92,12 @@ class ReferenceGoneError(SpadeError):
     """A record that a batch points to is no longer in the log."""
 
 
+class ClaimError(SpadeError):
+    """A large record's content that is missing, changed, or can't be written; names the place."""
+
+    exit_code = 3
+
+
 class ArchiveError(SpadeError):
     """An archive's file that is missing, cut off or changed; names the file and the place in it."""
 

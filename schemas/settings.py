@@ -367,6 +367,8 @@ class BrokerSettings(Settings):
     """Longest wait for the broker before a command gives up."""
     away_s: float = Field(default=120, gt=0)
     """How long a process at work waits for a broker that is gone, before it stops with the cause."""
+    claims: str = ""
+    """A folder or fsspec URL that all processes of the run reach, for records larger than a message; empty: they are refused."""
 
 
 class ProcessContext(Settings):

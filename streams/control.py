@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
+from infra.claims import from_bytes
 from infra.kafka import ControlReader, count_partitions, make_consumer, unreachable
-from schemas.codec import decode
 from schemas.errors import RecordError, StageTimeoutError
 from schemas.settings import BrokerSettings
 from schemas.topics import Topic
@@ -72,7 +72,7 @@ def read_work(
             for part, messages in consumer.poll(timeout_ms=100).items():
                 for message in messages:
                     try:
-                        record = decode(parts[part], message.value or b"")
+                        record = from_bytes(parts[part], message.value or b"", broker, run_id)
                     except RecordError:
                         continue  # its reader, the worker, writes the dead letter
                     if record.run_id == run_id:

@@ -13,17 +13,17 @@ from typing import Any
 
 import msgspec
 
+from infra.claims import encoded, from_bytes, is_claim, set_apart
 from infra.clock import Clock
 from infra.kafka import partition_of, unit_partition
 from infra.runs import Run
 from infra.telemetry import count, get_logger, set_gauge
 from schemas import ids
-from schemas.codec import decode, encode
 from schemas.common import Record
 from schemas.errors import DeadLetterFloodError, RecordError
 from schemas.run import DeadLetter
 from schemas.settings import ProcessContext
-from schemas.topics import BY_RECORD, BY_WIRE, DEAD_LETTER_BYTES, Topic, key_of
+from schemas.topics import BY_RECORD, BY_WIRE, DEAD_LETTER_BYTES, MAX_MESSAGE_BYTES, Topic, key_of
 from streams.control import ControlFeed
 from streams.design import DesignJoin
 from streams.faustapp import make_app, raw_topic
@@ -186,7 +186,7 @@ class StageShell:
         message.value = None  # held records keep their place, not their bytes
         count("spade_records_in_total", topic=topic.wire)
         try:
-            record = decode(topic, data)
+            record = await self._read(topic, data)
         except RecordError as problem:
             if self.run.is_older(None if message.timestamp is None else int(message.timestamp * 1000)):
                 self.held.finish([position])  # bad bytes of an earlier run: its readers have told
@@ -233,10 +233,20 @@ class StageShell:
             topic = BY_RECORD[type(record)]
             key = key_of(record)
             partition = unit_partition(*emit.unit, self._partitions) if emit.unit else partition_of(key, self._partitions)
-            pending.append((topic, await self._channels[topic].send(key=key, value=encode(record), partition=partition)))
+            value = encoded(record, self._context.broker)
+            if len(value) > MAX_MESSAGE_BYTES:
+                value = await asyncio.to_thread(set_apart, record, value, self._context.broker)
+            pending.append((topic, await self._channels[topic].send(key=key, value=value, partition=partition)))
         for topic, acknowledgement in pending:
             await acknowledgement
             count("spade_records_out_total", topic=topic.wire)
+
+    async def _read(self, topic: Topic, data: bytes) -> Record:
+        """The record in an input's bytes; one that stands apart is read in a thread. Raises RecordError, ClaimError."""
+        broker, run_id = self._context.broker, self.run.run_id
+        if is_claim(data):
+            return await asyncio.to_thread(from_bytes, topic, data, broker, run_id)
+        return from_bytes(topic, data, broker, run_id)
 
     async def _dead_letter(self, epoch: int, place: Positioned, data: bytes, reason: str) -> None:
         self._dead_letters += 1

@@ -22,12 +22,12 @@ from kafka import ConsumerRebalanceListener, TopicPartition
 from kafka.errors import CommitFailedError, KafkaError, RebalanceInProgressError
 from kafka.structs import OffsetAndMetadata
 
+from infra.claims import from_bytes
 from infra.kafka import BrokerWatch, ControlReader, RecordProducer, make_consumer, make_producer, unreachable
 from infra.ledger import Entry, Ledger
 from infra.runs import Run
 from infra.telemetry import count, get_logger
 from schemas import ids
-from schemas.codec import decode
 from schemas.common import Record, Reference
 from schemas.errors import DeadLetterFloodError, RecordError, StageTimeoutError
 from schemas.run import DeadLetter
@@ -167,7 +167,7 @@ class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-py
         entry = ledger.open(message.offset, None)
         count("spade_records_in_total", topic=place.topic)
         try:
-            record = decode(BY_WIRE[place.topic], message.value or b"")
+            record = from_bytes(BY_WIRE[place.topic], message.value or b"", self._broker, self._run.run_id)
         except RecordError as problem:
             if not self._run.is_older(message.timestamp):
                 self._bury(place, message, str(problem), producer)

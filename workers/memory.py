@@ -20,12 +20,12 @@ from kafka.errors import CommitFailedError, KafkaError
 from kafka.structs import OffsetAndMetadata
 
 from infra import telemetry
+from infra.claims import from_bytes
 from infra.clickhouse import Store, StoreAwayError, connect
 from infra.clock import Clock, SystemClock
 from infra.kafka import BrokerWatch, ControlReader, RecordProducer, make_consumer, make_producer, unreachable
 from infra.runs import await_run
 from schemas import ids
-from schemas.codec import decode
 from schemas.errors import DeadLetterFloodError, RecordError, SpadeError
 from schemas.run import DeadLetter
 from schemas.score import GenerationClosed
@@ -158,7 +158,7 @@ class MemorySink:
     def _rows(self, topic: Topic, message: Any) -> list[TableRow]:
         telemetry.count("spade_records_in_total", topic=topic.wire)
         try:
-            record = decode(topic, message.value or b"")
+            record = from_bytes(topic, message.value or b"", self._broker, self.run_id)
         except RecordError as problem:
             if not self._is_older(message.timestamp):
                 self._bury(topic, message, problem)

@@ -17,8 +17,8 @@ import msgspec
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
+from infra.claims import from_bytes
 from infra.kafka import count_partitions, make_consumer, unreachable
-from schemas.codec import decode
 from schemas.common import Record
 from schemas.design import DesignRequested, EnvProposed, EnvRejected, EnvValidated
 from schemas.errors import RecordError, StageTimeoutError
@@ -175,7 +175,7 @@ class LogFollower:
             self.records += len(messages)
             for message in messages:
                 try:
-                    record = decode(topic, message.value or b"")
+                    record = from_bytes(topic, message.value or b"", self._broker, self.evidence.run_id)
                 except RecordError:
                     continue
                 if self.evidence.take(topic, message.partition, message.offset, record):

@@ -231,4 +231,4 @@ def _own_broker(run_dir: Path) -> BrokerSettings | None:
     from infra.local.broker import LocalBroker
 
     local = LocalBroker.attach(run_dir / BROKER)
-    return None if local is None else BrokerSettings(address=local.address)
+    return None if local is None else BrokerSettings(address=local.address, claims=str((run_dir / "claims").resolve()))

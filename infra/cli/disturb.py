@@ -23,6 +23,7 @@ from infra.chaos.victims import ALL_KINDS, BROKER, STALL_S, STORE
 from infra.cli import options
 from infra.cli.interrupts import cleanup
 from infra.cli.launch import Services
+from infra.cli.services import CLAIMS
 from infra.local.broker import LocalBroker
 from infra.local.processes import OwnedProcess, last_lines
 from infra.local.store import LocalStore
@@ -125,7 +126,7 @@ def reopened(run_dir: Path, broker: str = "", store: str = "") -> Iterator[Servi
         if named is None:
             local = LocalBroker.start(run_dir / BROKER)
             stack.callback(local.stop)
-            named = BrokerSettings(address=local.address)
+            named = BrokerSettings(address=local.address, claims=str((run_dir / CLAIMS).resolve()))
         if not store:
             kept = LocalStore.start(run_dir / STORE)
             stack.callback(kept.stop)

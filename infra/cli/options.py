@@ -118,7 +118,8 @@ def broker_settings(given: str) -> BrokerSettings | None:
     if not named:
         return None
     if not named.endswith(".toml"):
-        return BrokerSettings(address=_checked(named, "--broker"))
+        claims = "" if given else str(state_home().absolute() / "claims")  # of `spade up`, on this machine
+        return BrokerSettings(address=_checked(named, "--broker"), claims=claims)
     try:
         values: dict[str, Any] = tomllib.loads(Path(named).read_text(encoding="utf-8"))
         settings = BrokerSettings.model_validate(values)

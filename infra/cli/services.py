@@ -21,7 +21,7 @@ from infra.restarts import Restarts
 from schemas.errors import BrokerError, SettingsError, StoreError
 from schemas.settings import BrokerSettings
 
-BROKER, STORE = "broker", "store"
+BROKER, STORE, CLAIMS = "broker", "store", "claims"  # folders of a run that has its own
 LEAVING_S = 15.0  # for the services of a supervisor that was killed
 Say = Callable[[str], None]
 Made = TypeVar("Made")
@@ -104,7 +104,7 @@ def _opened(named: BrokerSettings | None, dsn: str, given: tuple[str, str], run_
             kafka = LocalBroker.start(run_dir / BROKER)
             stack.callback(_end, kafka)
             own.append((BROKER, kafka))
-            named = BrokerSettings(address=kafka.address)
+            named = BrokerSettings(address=kafka.address, claims=str((run_dir / CLAIMS).resolve()))
         else:
             from infra.kafka import check_broker
 

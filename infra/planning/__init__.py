@@ -44,5 +44,5 @@ def make_plan(recipe: Recipe, shape: ModelShape | None, *, step_s: float = 300.0
         storage=storage,
         pools=pools,
         problems=find_problems(recipe, shape, trainer, sampler, storage, pools),
-        remarks=find_remarks(recipe, shape, trainer, sampler, pools),
+        remarks=find_remarks(recipe, shape, trainer, sampler, storage, pools),
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from infra.claims import MAX_CLAIM_BYTES
 from infra.planning.memory import GIB, USABLE, state_bytes
 from infra.planning.plan import Pool, Problem, SamplerMemory, Storage, TrainerMemory
 from infra.planning.shapes import ModelShape
@@ -36,11 +37,11 @@ def find_problems(
                 fix="Give larger GPUs (machine.gpu_gib), or set rollout.context_tokens lower",
             )
         )
-    if storage.largest_record > MAX_MESSAGE_BYTES:
+    if storage.largest_record > MAX_CLAIM_BYTES:
         found.append(
             Problem(
-                cause=f"a {storage.largest_record_name} record can reach {storage.largest_record / 2**20:.1f} MiB, the log takes "
-                f"{MAX_MESSAGE_BYTES // 2**20}",
+                cause=f"a {storage.largest_record_name} record can reach {storage.largest_record / 2**20:.1f} MiB, the log and "
+                f"its place for large records take {MAX_CLAIM_BYTES // 2**20}",
                 fix=RECORD_FIXES[storage.largest_record_name],
             )
         )
@@ -123,10 +124,17 @@ def find_remarks(
     shape: ModelShape | None,
     trainer: TrainerMemory | None,
     sampler: SamplerMemory | None,
+    storage: Storage,
     pools: Sequence[Pool],
 ) -> list[str]:
     """What is worth knowing."""
     remarks = []
+    if MAX_MESSAGE_BYTES < storage.largest_record <= MAX_CLAIM_BYTES:
+        remarks.append(
+            f"a {storage.largest_record_name} record can reach {storage.largest_record / 2**20:.1f} MiB, a message holds "
+            f"{MAX_MESSAGE_BYTES // 2**20}: with a broker of your own name a place for such (`claims` in its TOML file), or: "
+            f"{RECORD_FIXES[storage.largest_record_name].lower()}"
+        )
     if shape is None:
         remarks.append(f"nothing is known of the model {recipe.model.path}: no memory is counted (put its config.json there)")
     if trainer and trainer.gpus:

@@ -196,8 +196,8 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str, str]] = [
     ({"rollout__sampling__max_tokens": 40000}, "is more than rollout.context_tokens", "a turn has to fit"),
     ({"design__sampling__max_tokens": 40960}, "leaves a design's prompt no room", "Set it lower"),
     ({"processes__rollout_workers": 14}, "14 workers share 12 partitions, so 2 of them", "Set partitions to at least 14"),
-    ({"design__environments": 256, "design__units": 4}, "a design-requested record can reach", "Set design.units higher"),
-    ({"design__environments": 300, "design__units": 100}, "a slots-closed record can reach", "Set design.environments lower"),
+    ({"design__environments": 8192, "design__units": 4}, "a design-requested record can reach", "Set design.units higher"),
+    ({"design__environments": 9000, "design__units": 3000}, "a slots-closed record can reach", "Set design.environments lower"),
     ({"design__hint_by_second_call": True, "model__dialect": "nano"}, "design.hint_by_second_call", "Set it to false"),
 ]
 
@@ -207,6 +207,15 @@ def test_an_impossible_run_is_refused_with_reason_and_fix(overrides: dict[str, A
     base = {"train__dtype": "bfloat16", "train__zero_stage": 3, "machine__trainer_gpus": 4, "machine__sampler_gpus": 4}
     shape_plan = plan_of({}, "Qwen3-8B", **{**base, "machine__gpu_gib": 48.0, **overrides})
     assert any(cause in problem.cause and fix in problem.fix for problem in shape_plan.problems), shape_plan.problems
+
+
+@pytest.mark.parametrize(("environments", "units", "name"), [(256, 4, "design-requested"), (300, 100, "slots-closed")])
+def test_a_record_that_may_outgrow_a_message_is_remarked_on_because_it_can_stand_apart(
+    environments: int, units: int, name: str
+) -> None:
+    plan = plan_of({}, design__environments=environments, design__units=units)
+    assert plan.problems == []
+    assert any(remark.startswith(f"a {name} record can reach") and "`claims`" in remark for remark in plan.remarks)
 
 
 def test_workers_that_outnumber_the_units_are_remarked_on() -> None:
