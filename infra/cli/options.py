@@ -31,7 +31,7 @@ Broker = Annotated[
     typer.Option(
         "--broker",
         envvar="SPADE_BROKER",
-        help="Kafka as HOST:PORT, or a TOML file with address, security_protocol, username, password_file, ca_file. "
+        help="Kafka as HOST:PORT, or a TOML file with address, security_protocol, username, password_file, ca_file, claims. "
         "Default: the one of `spade up`.",
         show_default=False,
     ),
