@@ -36,31 +36,31 @@ DEADLINE_S = 120.0  # bounds a hang
 
 
 @pytest.fixture
-def broker(broker_settings: BrokerSettings, tmp_path: Path) -> BrokerSettings:
+def roomy(broker_settings: BrokerSettings, tmp_path: Path) -> BrokerSettings:
     return broker_settings.model_copy(update={"claims": str(tmp_path / "claims")})
 
 
 def test_a_workers_large_answer_reaches_memory_and_archive_and_a_missing_content_stops_with_its_place(
-    broker: BrokerSettings, store: LocalStore, run_id: str, tmp_path: Path
+    roomy: BrokerSettings, store: LocalStore, run_id: str, tmp_path: Path
 ) -> None:
-    run = echoworkers.write_run(broker, run_id)
-    member = echoworkers.Member(broker, run, lambda record: None)
-    echoworkers.ask(broker, run_id, [1, LARGE])
-    echoworkers.finish(broker, run_id)
+    run = echoworkers.write_run(roomy, run_id)
+    member = echoworkers.Member(roomy, run, lambda record: None)
+    echoworkers.ask(roomy, run_id, [1, LARGE])
+    echoworkers.finish(roomy, run_id)
     member.join(DEADLINE_S)
     assert (member.is_alive(), member.problem) == (False, None)
 
-    source = BrokerSource(broker)
+    source = BrokerSource(roomy)
     answers = list(source.scan([Topic.ENV_PROPOSED], run_id))
     records = [one.record for one in answers if isinstance(one.record, EnvProposed)]
     assert sorted((len(record.source), record.lost) for record in records) == [(1, ""), (LARGE, "")]
     (large,) = (one for one in answers if len(one.data) > LARGE)
-    assert raw_bytes(broker, large.topic, large.partition, large.offset).startswith(MARK)
+    assert raw_bytes(roomy, large.topic, large.partition, large.offset).startswith(MARK)
     place = Reference(topic=large.topic.wire, partition=large.partition, offset=large.offset, id=large.record.event_id)
-    assert fetch(broker, [place]) == {place.id: large.record}
+    assert fetch(roomy, [place]) == {place.id: large.record}
 
     client = connect(store.dsn)
-    sink = MemorySink(broker, client, run_id)
+    sink = MemorySink(roomy, client, run_id)
     drain(sink)
     sink.close()
     sql = "SELECT length(source) AS size FROM designs FINAL WHERE run_id = {run:String} ORDER BY size"
@@ -70,12 +70,12 @@ def test_a_workers_large_answer_reaches_memory_and_archive_and_a_missing_content
     shutil.rmtree(tmp_path / "claims")
     archived = [one.record for one in Archive(tmp_path / "archive").scan([Topic.ENV_PROPOSED], run_id)]
     assert archived == records
-    lacking = MemorySink(broker, client, f"{run_id}-other")  # of another run: its content is not asked for
+    lacking = MemorySink(roomy, client, f"{run_id}-other")  # of another run: its content is not asked for
     drain(lacking)
     lacking.close()
     client.close()
     with pytest.raises(ClaimError, match=rf"{tmp_path}/claims/{run_id}/[0-9a-f]{{64}} can't be read .*Restore the file"):
-        fetch(broker, [place])
+        fetch(roomy, [place])
 
 
 def raw_bytes(broker: BrokerSettings, topic: Topic, partition: int, offset: int) -> bytes:
@@ -101,10 +101,10 @@ def drain(sink: MemorySink) -> None:
 
 
 @pytest.fixture
-def stage(broker: BrokerSettings, run_id: str, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def stage(roomy: BrokerSettings, run_id: str, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The rollout stage as `spade stream` runs it, told of the place by the broker's TOML file."""
-    (tmp_path / "broker.toml").write_text(f'address = "{broker.address}"\nclaims = "{broker.claims}"\n')
-    echoworkers.write_run(broker, run_id)
+    (tmp_path / "broker.toml").write_text(f'address = "{roomy.address}"\nclaims = "{roomy.claims}"\n')
+    echoworkers.write_run(roomy, run_id)
     command = [sys.executable, "-P", "-m", "infra.cli", "stream", "rollout", "--run", run_id, "--metrics-port", "0"]
     command += ["--broker", str(tmp_path / "broker.toml"), "--state-dir", str(tmp_path / "state")]
     with (tmp_path / "stage.log").open("wb") as log:
@@ -115,7 +115,7 @@ def stage(broker: BrokerSettings, run_id: str, tmp_path: Path) -> Iterator[subpr
 
 
 def test_a_faust_stage_reads_a_large_input_and_writes_a_large_request(
-    broker: BrokerSettings, run_id: str, stage: subprocess.Popen[bytes], tmp_path: Path
+    roomy: BrokerSettings, run_id: str, stage: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     proposal = Reference(topic=Topic.ENV_PROPOSED.wire, partition=0, offset=0, id="p")
     member = Member(
@@ -123,18 +123,18 @@ def test_a_faust_stage_reads_a_large_input_and_writes_a_large_request(
         proposal=proposal, source_digest="", witness_min_return=1.0, reward_min=0.0,
     )  # fmt: skip
     slots = SlotsClosed(run_id=run_id, event_id="slots", generation=0, policy_version=0, members=[member])
-    with make_producer(broker) as producer:
+    with make_producer(roomy) as producer:
         producer.send_all([(Topic.POLICY_PUBLISHED, policy(run_id, 0)), (Topic.SLOTS_CLOSED, slots)])
     found: list[RolloutRequested] = []
     end = time.monotonic() + DEADLINE_S
     while not found and time.monotonic() < end and stage.poll() is None:
-        scan = BrokerSource(broker).scan([Topic.ROLLOUT_REQUESTED], run_id)
+        scan = BrokerSource(roomy).scan([Topic.ROLLOUT_REQUESTED], run_id)
         found = [one.record for one in scan if isinstance(one.record, RolloutRequested)]
         time.sleep(0.2)
     assert found, (tmp_path / "stage.log").read_text()[-3000:]
     assert found[0].event_id == ids.rollout_unit_id(run_id, 0, 0)
     assert found[0].environments[0].source == member.source
-    echoworkers.finish(broker, run_id)
+    echoworkers.finish(roomy, run_id)
     assert stage.wait(DEADLINE_S) == 0, (tmp_path / "stage.log").read_text()[-3000:]
-    with ControlReader(broker, [Topic.SLOTS_CLOSED], run_id) as reader:
+    with ControlReader(roomy, [Topic.SLOTS_CLOSED], run_id) as reader:
         assert [record for _, _, _, record in reader.catch_up()] == [slots]
