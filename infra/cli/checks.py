@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +11,7 @@ import typer
 from rich.table import Table
 
 from infra.cli import options
+from infra.plaintext import escape_line
 from schemas.errors import SettingsError
 
 MARKS = {"ok": "[green]ok[/green]", "note": "[yellow]note[/yellow]", "fails": "[red]fails[/red]"}
@@ -20,21 +23,26 @@ def doctor(
     attack: Annotated[
         bool, typer.Option("--attack", help="Instead, run hostile programs in jails of this machine and show what stopped each.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings, or what came of each attack, as JSON.")] = False,
 ) -> None:
     """Tell what this machine reaches: packages, sandbox level, broker, store, accelerator; and how to fix what fails."""
     if attack:
         from infra.cli.attack import attack_jails
 
-        raise typer.Exit(0 if attack_jails() else 1)
+        raise typer.Exit(0 if attack_jails(as_json) else 1)
     from infra.cli.diagnosis import diagnose
 
-    table = Table("", "what", "found", "how to fix it", show_lines=False)
-    failed = 0
-    for finding in diagnose(broker, store):
-        failed += finding.state == "fails"
-        table.add_row(MARKS[finding.state], finding.what, options.cell(finding.found), options.cell(finding.fix))
-    options.out.print(table, soft_wrap=False)
-    options.out.print("everything that a run needs is here" if not failed else f"{failed} of these keep a run from working")
+    findings = list(diagnose(broker, store))
+    failed = sum(finding.state == "fails" for finding in findings)
+    if as_json:
+        rows = [{name: escape_line(value) for name, value in dataclasses.asdict(finding).items()} for finding in findings]
+        print(json.dumps({"findings": rows, "failed": failed}, indent=2))  # noqa: T201 - for programs: the console would wrap it
+    else:
+        table = Table("", "what", "found", "how to fix it", show_lines=False)
+        for finding in findings:
+            table.add_row(MARKS[finding.state], finding.what, options.cell(finding.found), options.cell(finding.fix))
+        options.out.print(table, soft_wrap=False)
+        options.out.print("everything that a run needs is here" if not failed else f"{failed} of these keep a run from working")
     if failed:
         raise typer.Exit(1)
 
@@ -48,6 +56,12 @@ def gate(
         str, typer.Option(help="Form of the actions: plain (any text), games (\\boxed{}) or tools (<tool_call>, <answer>).")
     ] = "plain",
     level: Annotated[str, typer.Option(help="Weakest sandbox level to accept: any, rootless or full.")] = "any",
+    packages: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Allow an import as a recipe's sandbox.packages does: numpy, gymnasium; can be repeated."
+        ),
+    ] = None,
 ) -> None:
     """Judge an environment file as a run would. Exit 0: admitted; 1: refused, with the rule and evidence; 2: could not run.
 
@@ -55,7 +69,8 @@ def gate(
     A solution's actions must win: the step that ends the episode pays more
     than 0. Rewards are within -1 to 1; nothing is paid after the end. It may
     import random, math, string, re, json, collections, itertools and others
-    of the standard library that only compute. An example:
+    of the standard library that only compute, and what --packages allows.
+    An example:
 
     \b
     import random
@@ -78,4 +93,6 @@ def gate(
     if setting not in FORMS:
         raise SettingsError(f"--setting {setting!r} is not known", f"Name one of: {', '.join(FORMS)}")
     form = action_form(setting)
-    raise typer.Exit(gate_file(file, hint, as_json=as_json, max_turns=max_turns, required_level=level, form=form))
+    allowed = tuple(name for given in packages or () for name in given.split(","))
+    code = gate_file(file, hint, as_json=as_json, max_turns=max_turns, required_level=level, form=form, packages=allowed)
+    raise typer.Exit(code)

@@ -61,11 +61,11 @@ def peelings() -> list[tuple[Attack, int]]:
 @pytest.mark.parametrize(("attack", "count"), peelings(), ids=lambda value: getattr(value, "name", str(value)))
 def test_attack_gets_past_a_barrier_that_is_taken_away(lender: Lender, attack: Attack, count: int) -> None:
     barriers = peeled(attack.layers, count)
-    sandbox = lender.lend(barriers)
-    with without(barriers):
-        outcome = carry_out(sandbox, attack, lender.canaries, larger(attack.limits, barriers))
     expected = attack.layers[count].outcome if count < len(attack.layers) else attack.effect
     expected = expected.replace("CANARY", lender.canaries.word)
+    sandbox = lender.lend(barriers)
+    with without(barriers):
+        outcome = carry_out(sandbox, attack, lender.canaries, larger(attack.limits, barriers), expected)
     assert outcome[: len(expected)] == expected, outcome
     if count == 1:
         assert not attack.held(outcome)

@@ -5,6 +5,7 @@ holds is shown in test_sandbox_barriers.py."""
 from __future__ import annotations
 
 import dataclasses
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from infra.cli.app import run_app
 from workers.sandbox import EndReason, Limits, Sandbox, SessionEnd, attacks, open_sandbox
 from workers.sandbox.attacks import ATTACKS
 from workers.sandbox.attacks.base import QUICK, Attack
-from workers.sandbox.attacks.drill import Drill, descendants, running
+from workers.sandbox.attacks.drill import GONE_S, Drill, descendants, running
 
 pytestmark = pytest.mark.integration
 
@@ -62,9 +63,9 @@ def end_of(sandbox: Sandbox, body: str, limits: Limits = QUICK) -> SessionEnd:
 
 
 def episodes_alive(sandbox: Sandbox) -> int:
-    """Processes in the sandbox's jails beside nsjail and the zygote; a second for those that end just now."""
+    """Processes in the sandbox's jails beside nsjail and the zygote, once those that end just now had time to."""
     jails = sandbox._live  # type: ignore[attr-defined]
-    deadline = time.monotonic() + 1
+    deadline = time.monotonic() + GONE_S
     while True:
         alive = sum(len(running(descendants(jail.pid))) - 1 for jail in jails)
         if not alive or time.monotonic() > deadline:
@@ -101,6 +102,22 @@ def test_doctor_tells_what_held_and_fails_where_something_did_not(
     assert "NOT" in shown
     assert "2 held, 1 did not" in shown
     assert "\x1b[2J" not in shown
+
+
+def test_doctor_tells_what_came_of_each_attack_as_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = dataclasses.replace(ATTACKS[0], name="another", layers=ATTACKS[2].layers, program=ATTACKS[5].program)
+    monkeypatch.setattr(attacks, "ATTACKS", (ATTACKS[0], wrong))
+    assert run_app(["doctor", "--attack", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["held"], told["not_held"], told["left"]) == (1, 1, [])
+    assert told["sandbox_level"] in ("full", "rootless")
+    first, second = told["attacks"]
+    assert (first["attack"], first["barrier"], first["held"]) == (ATTACKS[0].name, ATTACKS[0].barrier, True)
+    assert first["outcome"].startswith(first["expected"])
+    assert (second["attack"], second["held"]) == ("another", False)
+    assert not second["outcome"].startswith(second["expected"])
 
 
 def test_jail_runs_an_honest_environment(sandbox: Sandbox) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from schemas.errors import SandboxError
 from workers.sandbox import EndReason, Limits, Sandbox, SessionEnd, base, open_sandbox, probe
+from workers.sandbox.attacks.drill import Traces, descendants, running
 from workers.sandbox.root import build_root
 
 pytestmark = pytest.mark.integration
@@ -36,40 +37,6 @@ class EchoEnv:
 SPIN = SOURCE.replace("self.left -= 1", "while True: pass")
 
 
-def descendants(pid: int) -> set[int]:
-    """All processes below `pid`."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, ValueError, IndexError):
-                continue
-    found, grown = {pid}, True
-    while grown:
-        more = {child for child, parent in parents.items() if parent in found} - found
-        found |= more
-        grown = bool(more)
-    return found - {pid}
-
-
-def descriptors() -> set[str]:
-    """This process's open descriptors, without the one that lists them."""
-    return {path.name for path in Path("/proc/self/fd").iterdir() if path.exists()}
-
-
-def alive(pids: set[int]) -> set[int]:
-    """Those that still run (a zombie does not)."""
-    running = set()
-    for pid in pids:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                running.add(pid)
-        except OSError:
-            continue
-    return running
-
-
 def folders_of(sandbox: Sandbox) -> list[Path]:
     """The cgroup folders that a sandbox holds now."""
     jails = sandbox._live  # type: ignore[attr-defined]
@@ -78,9 +45,7 @@ def folders_of(sandbox: Sandbox) -> list[Path]:
 
 @pytest.mark.parametrize("mode", ["fresh", "pool", "zygote"])
 def test_each_mode_plays_the_same_episode_and_leaves_nothing(mode: str) -> None:
-    before = descriptors()
-    others = descendants(os.getpid())  # broker and store, where earlier tests have started them
-    mounts = Path("/proc/mounts").read_text()
+    before = Traces.now()
     sandbox = open_sandbox(mode)  # type: ignore[arg-type]
     held: list[Path] = []
     try:
@@ -91,15 +56,15 @@ def test_each_mode_plays_the_same_episode_and_leaves_nothing(mode: str) -> None:
                 assert session.step("wrong").reward == 0.0
                 assert session.step(target).terminated
         assert sandbox.witness(SOURCE, [1]) == [[sandbox_target(sandbox, 1)]]
-        below = descendants(os.getpid()) - others
-        assert below
+        launcher = sandbox._setup.launcher._process.pid  # type: ignore[attr-defined]
+        below = {launcher} | descendants(launcher)
+        assert running(below)
         assert sandbox.cpu_s() > 0
     finally:
         sandbox.close()
-    assert not alive(below)
+    assert not running(below)
     assert not [folder for folder in held if folder.exists()]
-    assert descriptors() == before
-    assert Path("/proc/mounts").read_text() == mounts
+    assert before.left() == []
 
 
 def sandbox_target(sandbox: Sandbox, seed: int) -> str:
@@ -169,9 +134,9 @@ def test_killed_launcher_takes_its_jails_along_and_a_sweep_removes_the_cgroups()
         launcher.kill()
         launcher.wait(10)
         deadline = time.monotonic() + 20
-        while alive(below) and time.monotonic() < deadline:
+        while running(below) and time.monotonic() < deadline:
             time.sleep(0.02)
-        assert not alive(below)
+        assert not running(below)
         with pytest.raises(SessionEnd) as caught:
             session.step("x")
         assert base.is_infrastructure(caught.value.reason)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from infra.cli.app import run_app
 from schemas.errors import SandboxError
 from schemas.settings import build_recipe
 from workers.gate import ALLOWED_IMPORTS, judge
@@ -68,6 +71,20 @@ def test_package_that_the_recipe_does_not_allow_is_refused_by_name(sandbox: Sand
 
     assert verdict.rule == "imports"
     assert f"import of {name}" in verdict.evidence
+
+
+def test_gate_command_judges_a_file_with_the_packages_that_it_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "arrays.py"
+    file.write_text(NUMPY)
+    command = ["gate", str(file), "--hint", HINT, "--json"]
+
+    assert run_app(command) == 1
+    refused = json.loads(capsys.readouterr().out)
+    assert (refused["rule"], "import of numpy" in refused["evidence"]) == ("imports", True)
+    assert run_app([*command, "--packages", "numpy", "--packages", "gymnasium"]) == 0
+    assert json.loads(capsys.readouterr().out)["admitted"]
+    assert run_app([*command, "--packages", "requests"]) == 2
+    assert "no environment may import requests" in capsys.readouterr().err
 
 
 def test_package_that_the_recipe_does_not_allow_is_not_in_the_jail() -> None:

@@ -1,12 +1,14 @@
 """`spade gate FILE`: judges an environment that a person wrote, and tells what each rule saw.
 
-In: a file of the contract, a hint. Out: an exit code (0 admitted, 1 refused, 2 could not run) and text or JSON, escaped. Who
-calls: infra.cli. Blocks for about a second. Tries up to TRIES times where the machine interrupts a judgement.
+In: a file of the contract, a hint, the packages that it may import. Out: an exit code (0 admitted, 1 refused, 2 could not run)
+and text or JSON, escaped. Who calls: infra.cli. Blocks for about a second. Tries up to TRIES times where the machine interrupts a
+judgement.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -15,7 +17,7 @@ import msgspec
 from infra.actions import ActionForm
 from infra.plaintext import escape_line
 from schemas.errors import SandboxError
-from workers.gate import judge
+from workers.gate import ALLOWED_IMPORTS, judge
 from workers.gate.advice import ADVICE
 from workers.gate.rules import GateInterrupted, GateRule, Verdict
 from workers.sandbox import open_sandbox
@@ -34,9 +36,11 @@ def gate_file(
     required_level: str = "any",
     max_turns: int = 25,
     form: ActionForm = "plain",
+    packages: Sequence[str] = (),
     out: TextIO | None = None,
 ) -> int:
-    """Judges the file at `path`. Prints to `out` (standard output) or, what could not run, to standard error."""
+    """Judges the file at `path`, in jails that hold `packages`, as where a recipe allows these in `sandbox.packages`. Prints to
+    `out` (standard output) or, what could not run, to standard error."""
     out = out or sys.stdout
     try:
         source = path.read_bytes().decode("utf-8")
@@ -44,14 +48,15 @@ def gate_file(
         told = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         return _could_not_run(f"{path}: {told}. Give a Python file of the environment contract (`spade gate --help` shows one)")
     try:
-        sandbox = open_sandbox("zygote", required_level=required_level)
+        sandbox = open_sandbox("zygote", required_level=required_level, packages=packages)
     except SandboxError as error:
         return _could_not_run(str(error))
     try:
         verdict, cause = None, ""
         for _ in range(TRIES):
             try:
-                verdict = judge(sandbox, source, hint, max_turns=max_turns, form=form)
+                imports = ALLOWED_IMPORTS.union(packages)
+                verdict = judge(sandbox, source, hint, max_turns=max_turns, form=form, allowed_imports=imports)
                 break
             except GateInterrupted as interrupted:
                 cause = str(interrupted)

@@ -110,6 +110,8 @@ class NsjailSandbox:
                     slot.release()
             self._free_slots.clear()
             self._setup.launcher.close()
+            if self._setup.held is not None:
+                self._setup.held.release()
             self._table.close()
 
     # --- jails -----------------------------------------------------------------------------------------------------------

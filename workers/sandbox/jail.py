@@ -25,6 +25,7 @@ from schemas.errors import SandboxError
 from workers.sandbox import frames
 from workers.sandbox.base import EndReason, ErrorKind, Limits, SessionEnd
 from workers.sandbox.launch import LauncherClient
+from workers.sandbox.rootcache import HeldRoot
 from workers.sandbox.slots import Slot
 
 HERE: Final = Path(__file__).parent
@@ -46,12 +47,13 @@ class _Status(msgspec.Struct, array_like=True, tag="status", forbid_unknown_fiel
 
 @dataclass(frozen=True)
 class JailSetup:
-    """What all jails of a sandbox share. `config` and `policy` are other ones in tests alone, which take a barrier away to show
-    what it holds: no setting, recipe or command names them."""
+    """What all jails of a sandbox share. `held`: its hold of the root, let go at its end. `config` and `policy` are other
+    ones in tests alone, which take a barrier away to show what it holds: no setting, recipe or command names them."""
 
     nsjail: Path
     root: Path
     launcher: LauncherClient
+    held: HeldRoot | None = None
     config: Path = HERE / "jail.cfg"
     policy: Path = HERE / "seccomp.kafel"
 

@@ -23,6 +23,7 @@ from workers.sandbox.engine import Mode, NsjailSandbox
 from workers.sandbox.jail import JailSetup
 from workers.sandbox.launch import LauncherClient
 from workers.sandbox.root import build_root, default_cache_dir
+from workers.sandbox.rootcache import hold_root, sweep_roots
 from workers.sandbox.slots import SlotTable
 
 LEVELS: Final = ("full", "rootless")
@@ -89,9 +90,14 @@ def build_sandbox(
     table = SlotTable(locks, slot_base, hierarchy)
     table.sweep()
     nsjail = find_nsjail()
-    root = build_root(default_cache_dir(), packages)
-    _prepare_mount_points()
-    setup = JailSetup(nsjail, root, LauncherClient())
+    held = hold_root(lambda: build_root(default_cache_dir(), packages))
+    try:
+        sweep_roots(default_cache_dir())
+        _prepare_mount_points()
+        setup = JailSetup(nsjail, held.path, LauncherClient(), held)
+    except BaseException:
+        held.release()
+        raise
     sandbox = NsjailSandbox(mode, LEVELS[0] if hierarchy else LEVELS[1], setup, table, slots, ready)
     return sandbox, why, hierarchy.version if hierarchy else 0
 

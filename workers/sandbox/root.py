@@ -1,9 +1,9 @@
 """The jail's private root: a python, the part of the standard library that environments may use, and nothing else.
 
 In: this interpreter, and which of PACKAGES the recipe allows. Out: a folder that is built once, named by the digest of what it
-holds, and never written again. No shell, no writable place, no device; modules and shared objects are those that the listed
-modules were seen to load. Who calls: the engine, and `spade doctor`. Blocks for about a second on the first call of a machine
-(some seconds with packages). May raise SandboxError.
+holds, and never written again; rootcache.py says how long it stays. No shell, no writable place, no device; modules and shared
+objects are those that the listed modules were seen to load. Who calls: the engine, and `spade doctor`. Blocks for about a second
+on the first call of a machine (some seconds with packages). May raise SandboxError.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from schemas.errors import SandboxError
+from workers.sandbox.rootcache import BUILDING, ROOT, lock_shared
 
 LAYOUT: Final = "3"
 RUNNER: Final = Path(__file__).with_name("runner.py")
@@ -61,14 +62,15 @@ def build_root(cache_dir: Path, packages: Sequence[str] = ()) -> Path:
     """The root for this interpreter with these of PACKAGES, under `cache_dir`; built where it is not there yet. Several processes
     may race."""
     seen = _see_modules(packages)
-    target = cache_dir / f"root-{_digest(seen)}"
+    target = cache_dir / f"{ROOT}{_digest(seen)}"
     if target.is_dir():
         return target
     try:
         cache_dir.mkdir(parents=True, exist_ok=True, mode=0o755)
-        building = Path(tempfile.mkdtemp(prefix="building-", dir=cache_dir))
+        building = Path(tempfile.mkdtemp(prefix=BUILDING, dir=cache_dir))
     except OSError as error:
         raise SandboxError(f"the jail's root can't be built in {cache_dir}: {error.strerror}", "Set XDG_CACHE_HOME") from error
+    held = lock_shared(building)
     try:
         _fill(building, seen)
         building.chmod(0o755)
@@ -82,6 +84,8 @@ def build_root(cache_dir: Path, packages: Sequence[str] = ()) -> Path:
         raise SandboxError(f"the jail's root can't be built in {cache_dir}: {error}", fix) from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
+        if held >= 0:
+            os.close(held)
     return target
 
 

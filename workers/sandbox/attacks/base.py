@@ -59,8 +59,6 @@ class Layer(NamedTuple):
 
 
 QUICK: Final = Limits(cpu_s=3, make_s=0.5, reset_s=0.5, step_s=0.5)
-# what a session may take at most, from asking for it to its end: a slow start, and a busy machine's patience with one call
-DEADLINE_S: Final = QUICK.start_s + QUICK.patience * QUICK.step_s
 
 
 @dataclass(frozen=True)
@@ -90,9 +88,19 @@ class Attack:
         """The one that stops it."""
         return self.layers[0].barrier
 
+    @property
+    def deadline_s(self) -> float:
+        """What a session may take at most, from asking for it to its end: a slow start, and the patience with one call on a busy
+        machine."""
+        return self.limits.start_s + self.limits.patience * self.limits.step_s
+
+    def expected(self, level: str = "full") -> str:
+        """The outcome (its beginning) that the first barrier has to give at a level."""
+        return self.rootless if self.rootless and level == "rootless" else self.layers[0].outcome
+
     def held(self, outcome: str, level: str = "full") -> bool:
         """Whether an outcome is the one that the first barrier has to give at a level."""
-        return outcome.startswith(self.rootless if self.rootless and level == "rootless" else self.layers[0].outcome)
+        return outcome.startswith(self.expected(level))
 
     def runs_here(self) -> bool:
         """Whether this machine's processor is one that it is written for."""

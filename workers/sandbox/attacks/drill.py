@@ -9,19 +9,23 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 from workers.sandbox import cgroup
-from workers.sandbox.attacks.base import DEADLINE_S, Attack
+from workers.sandbox.attacks.base import Attack
 from workers.sandbox.attacks.canaries import Canaries
-from workers.sandbox.base import Limits, Sandbox, Session, SessionEnd
+from workers.sandbox.base import EndReason, Limits, Sandbox, Session, SessionEnd
 from workers.sandbox.probe import state_dir_default
 from workers.sandbox.root import default_cache_dir
 
-GONE_S: Final = 10.0
+GONE_S: Final = 30.0
+# a session that the machine ended is tried again, as everywhere
+TRIES: Final = 4
+INTERRUPTED: Final = (f"ends {EndReason.TIMEOUT}", f"ends {EndReason.DIED}")
 
 
 @dataclass(frozen=True)
@@ -36,21 +40,21 @@ class Tried:
 
 @dataclass(frozen=True)
 class Traces:
-    """What a sandbox could leave on its host: processes below this one, cgroups of free slots, jails' mounts, descriptors."""
+    """What a sandbox could leave on its host: processes below this one, cgroups of free slots, jails' mounts, descriptors of the
+    kinds that it opens (descriptors_of_jails)."""
 
     processes: frozenset[int]
     cgroups: frozenset[str]
     mounts: frozenset[str]
-    descriptors: frozenset[str]
+    descriptors: Counter[str]
 
     @classmethod
     def now(cls) -> Self:
         """As the host is. Zombies count as processes."""
         groups = [f"slot-{number}" for number in _slots_with_cgroups() if _nobody_holds(number)]
-        opened = [path.name for path in Path("/proc/self/fd").iterdir() if path.exists()]
         places = ("nsjail", str(default_cache_dir()), "spade-canary")  # others of this machine mount what they like
         mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if any(place in line for place in places)]
-        return cls(frozenset(descendants(os.getpid())), frozenset(groups), frozenset(mounts), frozenset(opened))
+        return cls(frozenset(descendants(os.getpid())), frozenset(groups), frozenset(mounts), descriptors_of_jails())
 
     def left(self) -> list[str]:
         """What is there now and was not then, after GONE_S at the latest."""
@@ -63,8 +67,24 @@ class Traces:
         now = Traces.now()
         found = [f"process {pid}" for pid in sorted(now.processes - self.processes)]
         found += [f"cgroup {path}" for path in sorted(now.cgroups - self.cgroups)]
-        found += [f"descriptor {number}" for number in sorted(now.descriptors - self.descriptors)]
+        found += [f"descriptor of {what}" for what in sorted((now.descriptors - self.descriptors).elements())]
         return found + [f"mount {line}" for line in sorted(now.mounts - self.mounts)]
+
+
+def descriptors_of_jails() -> Counter[str]:
+    """This process's open descriptors by what they are, those kinds alone that a sandbox opens: sockets of this machine, logs,
+    holds of processes and of roots, locks of slots. Network clients that connect again, and files, are others'."""
+    local = {line.split()[6] for line in Path("/proc/self/net/unix").read_text().splitlines()[1:]}
+    places = (str(state_dir_default()), str(default_cache_dir()))
+    found: Counter[str] = Counter()
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            target = str(path.readlink())
+            if target.startswith(("/memfd:jail-log", "anon_inode:[pidfd]", *places)):
+                found[target] += 1
+            elif target.startswith("socket:[") and target[8:-1] in local:
+                found[f"a local {target}"] += 1
+    return found
 
 
 def descendants(pid: int) -> set[int]:
@@ -111,9 +131,21 @@ def _nobody_holds(slot: int) -> bool:
         return False
 
 
-def carry_out(sandbox: Sandbox, attack: Attack, canaries: Canaries, limits: Limits | None = None) -> str:
-    """The attack's outcome. Anything but a typed end that comes out of a session is an outcome too: the host's fault."""
-    source, limits = canaries.fill(attack.program), limits or attack.limits
+def carry_out(
+    sandbox: Sandbox, attack: Attack, canaries: Canaries, limits: Limits | None = None, expected: str | None = None
+) -> str:
+    """The attack's outcome; of the last try, where the machine ended the session. `expected`: its beginning, by default what the
+    first barrier has to give. Anything but a typed end that comes out of a session is an outcome too: the host's fault."""
+    expected = attack.expected(sandbox.level) if expected is None else expected
+    for _ in range(TRIES):
+        outcome = _carry_out(sandbox, attack, canaries, limits or attack.limits)
+        if outcome.startswith(expected) or not outcome.startswith(INTERRUPTED):
+            break
+    return outcome
+
+
+def _carry_out(sandbox: Sandbox, attack: Attack, canaries: Canaries, limits: Limits) -> str:
+    source = canaries.fill(attack.program)
     bystander = sandbox.open(source, max_turns=25, limits=limits) if attack.bystander else None
     try:
         if bystander is not None:
@@ -166,7 +198,7 @@ class Drill:
             trouble.append("read a canary")
         if ", bystander" in outcome:
             trouble.append("harmed another session")
-        if time.monotonic() - began > DEADLINE_S:
+        if time.monotonic() - began > TRIES * attack.deadline_s:
             trouble.append(f"took {time.monotonic() - began:.0f} s")
         return Tried(attack, outcome, attack.held(outcome, self.sandbox.level) and not trouble, "; ".join(trouble))
 

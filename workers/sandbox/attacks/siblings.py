@@ -21,15 +21,20 @@ call(<fcntl>, channel(), 10, 9)
 _SIGNAL_BY_IOCTL: Final = """
 result = call(<ioctl>, channel(), 0x8901, room(8, ({pid}).to_bytes(4, "little"))[1])
 """
-# signals are asked for, and the next request comes while nobody waits for it
+# signals are asked for, and the next request comes while nobody waits for it: where that is granted, reads don't block
 _LET_THEM_COME: Final = """
-call(<fcntl>, channel(), 4, 0o20002)
+call(<fcntl>, channel(), 4, 0o24002)
 identity = request()
 while True:
     body = b'["stepped",%d,"%s",0.0,false,false,true]' % (identity, str(result).encode())
     os.write(channel(), struct.pack(">I", len(body)) + body)
-    time.sleep(0.2)
-    identity = int(os.read(channel(), 4096)[4:].split(b",")[1])
+    asked = None
+    while asked is None:
+        try:
+            asked = os.read(channel(), 4096)
+        except BlockingIOError:
+            time.sleep(0.01)
+    identity = int(asked[4:].split(b",")[1])
 """
 _FORGED: Final = """send(b'["stepped",ID,"done",0.0,false,false,true]')"""
 
