@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import py_compile
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from workers.sandbox.attacks.canaries import VARIABLE, Canaries
 from workers.sandbox.base import Limits, Sandbox
 from workers.sandbox.engine import NsjailSandbox
 from workers.sandbox.probe import build_sandbox
+from workers.sandbox.runner import runner_source
 from workers.sandbox.slots import Slot, SlotTable
 
 OPEN_POLICY = "POLICY open { ALLOW { read } } USE open DEFAULT ALLOW"
@@ -218,15 +218,12 @@ def _weakened_root(real: Path, removals: list[Removal], folder: Path, canaries: 
     if not any(removal.runner or removal.root or removal.flags for removal in removals):
         return real
     shutil.copytree(real, folder, copy_function=os.link)  # its files are the real root's and stay as they are
-    runner = root.RUNNER.read_text()
+    runner = runner_source()
     for removal in removals:
         runner = changed(runner, removal.runner)
     target = next(folder.glob("lib/python*/spade_runner.pyc"))
     target.unlink()
-    source = folder.with_name("runner.py")
-    source.write_text(runner)
-    py_compile.compile(str(source), str(target), doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
-    target.chmod(0o644)
+    root.place_runner(runner, target)
     for removal in removals:
         if removal.root is not None:
             removal.root(folder, canaries)

@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 
 from tests.weakened import REMOVALS, changed
-from workers.sandbox import jail, launch, root
+from workers.sandbox import jail, launch
 from workers.sandbox.attacks.base import Barrier
+from workers.sandbox.runner import runner_source
 
-PLACES = {
-    "config": jail.HERE / "jail.cfg",
-    "runner": root.RUNNER,
-    "launcher": launch.PROGRAM,
+TEXTS = {
+    "config": (jail.HERE / "jail.cfg").read_text(),
+    "runner": runner_source(),
+    "launcher": launch.PROGRAM.read_text(),
 }
 
 
 @pytest.mark.parametrize("barrier", REMOVALS)
 def test_removal_finds_what_it_takes_away_and_leaves_something_else(barrier: Barrier) -> None:
     removal = REMOVALS[barrier]
-    for name, place in PLACES.items():
+    for name, text in TEXTS.items():
         for change in getattr(removal, name):
-            text = place.read_text()
             assert changed(text, (change,)) != text
             # what another hand renames is missed
             with pytest.raises(AssertionError, match="stands there 0 times"):

@@ -23,9 +23,9 @@ from typing import Final
 
 from schemas.errors import SandboxError
 from workers.sandbox.rootcache import BUILDING, ROOT, lock_shared
+from workers.sandbox.runner import runner_source
 
 LAYOUT: Final = "3"
-RUNNER: Final = Path(__file__).with_name("runner.py")
 # Standard library that environments may import, and what those import late.
 MODULES: Final = (  # noqa: SIM905 - a list of words reads better
     "random math string re json collections collections.abc dataclasses itertools functools enum typing heapq bisect copy "
@@ -120,8 +120,8 @@ def _site_of(package: str) -> Path:
 def _digest(seen: dict[str, list[str]]) -> str:
     digest = hashlib.sha256()
     digest.update("\0".join([LAYOUT, sys.version, json.dumps(seen, sort_keys=True)]).encode())
-    for part in (RUNNER, Path(__file__)):
-        digest.update(part.read_bytes())
+    for text in (runner_source(), Path(__file__).read_text(encoding="utf-8")):
+        digest.update(text.encode())
     for name in [*seen["files"], *seen["maps"]]:
         if Path(name).is_file():
             status = Path(name).stat()
@@ -147,7 +147,7 @@ def _fill(root: Path, seen: dict[str, list[str]]) -> None:
             package = any(path.is_relative_to(site) for site in seen["sites"])
             _compile(path, (library / _relative(path, bases)).with_suffix(".pyc"), 0 if package else 2)
     _compile(Path(os.__file__), library / "os.pyc")
-    _compile(RUNNER, library / "spade_runner.pyc")
+    place_runner(runner_source(), library / "spade_runner.pyc")
     for mapped in seen["maps"]:
         path = Path(mapped)
         if not path.is_file() or path.resolve() == binary or ".so" not in path.name:
@@ -163,6 +163,14 @@ def _fill(root: Path, seen: dict[str, list[str]]) -> None:
                     _copy(path, root / "lib" / name)
             if path.name.startswith("ld-linux"):
                 _copy(path, root / "lib64" / path.name)
+
+
+def place_runner(source: str, target: Path) -> None:
+    """Compiles the runner's text to where the jail imports it from."""
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder) / "spade_runner.py"
+        text.write_text(source, encoding="utf-8")
+        _compile(text, target)
 
 
 def _relative(path: Path, bases: Sequence[Path]) -> Path:
