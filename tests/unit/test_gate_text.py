@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -238,6 +239,12 @@ def test_some_copier_reads_the_answer_out_of_the_observation(text: str) -> None:
 @given(st.text(max_size=300))
 def test_copiers_take_any_observation(text: str) -> None:
     assert all(isinstance(found, str) for found in leaks.copies(text).values())
+
+
+@given(st.text("ab_7\u0663\u00b2\u00e9. ", max_size=30), st.text("ab_7\u0663\u00b2\u00e9. ", min_size=1, max_size=3))
+def test_form_stands_in_a_text_where_its_pattern_does(text: str, form: str) -> None:
+    around = r"(?<!\d)%s(?!\d)" if form.isascii() and form.isdigit() else r"(?<![^\W_])%s(?![^\W_])"
+    assert leaks._stands_in(form, text) == bool(re.search(around % re.escape(form), text))
 
 
 @given(st.text(max_size=300))

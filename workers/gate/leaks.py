@@ -17,6 +17,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from workers.gate.tree import nodes, parsed
+
 NUMBER_WORDS: Final = (  # noqa: SIM905 - a list of words reads better
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen "
     "nineteen twenty"
@@ -114,15 +116,15 @@ def secret_words(hint: str, plays: Sequence[tuple[Sequence[str], Sequence[str]]]
 
 def source_texts(source: str, hint: str) -> list[str]:
     """Texts and larger numbers that the source compares or shows, those that the hint holds first; at most SOURCE_TEXTS."""
-    tree = ast.parse(source)
-    outside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    outside |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    tree = parsed(source)
+    outside = {id(part) for node in nodes(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    outside |= {id(node.value) for node in nodes(tree) if isinstance(node, ast.Expr)}
     found = [
         node.value
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in outside
     ]
-    numbers = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and type(node.value) is int]
+    numbers = [node.value for node in nodes(tree) if isinstance(node, ast.Constant) and type(node.value) is int]
     found += [str(number) for number in numbers if number > 99]
     known = dict.fromkeys(text for text in found if text.strip() and len(text) <= 60)
     held = _plain(hint)
@@ -217,9 +219,16 @@ def _plain(text: str) -> str:
 
 
 def _stands_in(form: str, text: str) -> bool:
-    if _is_number(form):
-        return re.search(rf"(?<!\d){form}(?!\d)", text) is not None
-    return re.search(rf"(?<![^\W_]){re.escape(form)}(?![^\W_])", text) is not None
+    """Whether a form stands in a text as a word of its own, or as a number of its own. Searched by hand: each form is another
+    one, and to compile its pattern would cost more than all the rest."""
+    goes_on = str.isdecimal if _is_number(form) else str.isalnum
+    start = text.find(form)
+    while start >= 0:
+        end = start + len(form)
+        if not (start and goes_on(text[start - 1])) and not (end < len(text) and goes_on(text[end])):
+            return True
+        start = text.find(form, start + 1)
+    return False
 
 
 def _decoded(text: str) -> Iterator[tuple[str, str]]:

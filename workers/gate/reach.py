@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from workers.gate.rules import GateRule, Refused
+from workers.gate.tree import nodes
 
 FORBIDDEN_NAMES: Final = frozenset(
     "eval exec compile open input breakpoint globals locals vars dir id hash memoryview exit quit help setattr delattr".split()  # noqa: SIM905
@@ -40,7 +41,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 def check_imports(tree: ast.Module, allowed: frozenset[str]) -> None:
     """Allowed modules; nothing private and no other module out of them; no module as a value."""
     modules: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 _check_module(alias.name, allowed, node.lineno)
@@ -59,10 +60,10 @@ def check_imports(tree: ast.Module, allowed: frozenset[str]) -> None:
 
 def check_calls(tree: ast.Module) -> None:
     """No name that reaches beyond the class, called or not; attributes by a plain constant name only."""
-    own = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    own |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    plain = {id(call.func) for call in ast.walk(tree) if isinstance(call, ast.Call) and _names_plainly(call)}
-    for node in ast.walk(tree):
+    own = {node.id for node in nodes(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    own |= {node.arg for node in nodes(tree) if isinstance(node, ast.arg)}
+    plain = {id(call.func) for call in nodes(tree) if isinstance(call, ast.Call) and _names_plainly(call)}
+    for node in nodes(tree):
         if isinstance(node, ast.Name) and node.id == "print":
             raise Refused(GateRule.PRINTING, f"line {node.lineno}: print")
         reads = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
@@ -79,7 +80,7 @@ def check_calls(tree: ast.Module) -> None:
 
 def check_dunder(tree: ast.Module) -> None:
     """No special attributes but super().__init__, no odd special methods, no metaclass, no special names in texts."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Attribute) and _hidden(node.attr):
             if node.attr == "__init__" and isinstance(node.value, ast.Call) and callee(node.value) == "super":
                 continue

@@ -13,6 +13,7 @@ from typing import Final
 
 from workers.gate.reach import callee, check_calls, check_dunder, check_imports
 from workers.gate.rules import GateRule, Refused
+from workers.gate.tree import nodes, parsed
 
 MAX_BYTES: Final = 32 * 1024
 ALLOWED_IMPORTS: Final = frozenset(
@@ -56,7 +57,7 @@ def parse(source: str) -> ast.Module:
         line = source.count("\n", 0, found.start()) + 1
         raise Refused(GateRule.CONTRACT, f"line {line}: a carriage return without a line feed")
     try:
-        return ast.parse(source)
+        return parsed(source)
     except SyntaxError as error:
         raise Refused(GateRule.CONTRACT, f"does not parse: line {error.lineno or 0}: {error.msg}") from error
     except (ValueError, RecursionError, MemoryError) as error:
@@ -75,7 +76,7 @@ def cut_solution(source: str) -> str:
 
 def check_contract(tree: ast.Module) -> ast.ClassDef:
     """Exactly one class ...Env with the contract's methods; gives it."""
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name.endswith("Env")]
+    found = [node for node in nodes(tree) if isinstance(node, ast.ClassDef) and node.name.endswith("Env")]
     if len(found) != 1 or found[0] not in tree.body:
         raise Refused(GateRule.CONTRACT, f"{len(found)} classes whose name ends in Env at module level, expected 1")
     environment = found[0]
@@ -100,7 +101,7 @@ def check_contract(tree: ast.Module) -> ast.ClassDef:
 def check_globals(tree: ast.Module) -> None:
     """No global statement, no change of a module-level name."""
     names = {name for statement in tree.body for name in _bound_names(statement)}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Global):
             raise Refused(GateRule.GLOBALS, f"line {node.lineno}: global {', '.join(node.names)}")
         for changed, line in _changes(node):
@@ -110,22 +111,22 @@ def check_globals(tree: ast.Module) -> None:
 
 def check_shared_state(tree: ast.Module, environment: ast.ClassDef) -> None:
     """No change of class attributes through the class or through self, no default argument that could be changed."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, (ast.FunctionDef, ast.Lambda)):
             for default in [*node.args.defaults, *[item for item in node.args.kw_defaults if item]]:
                 parts = [default, *(default.elts if isinstance(default, ast.Tuple) else [])]
                 if not all(isinstance(part, (ast.Constant, ast.Name, ast.UnaryOp, ast.Attribute, ast.Tuple)) for part in parts):
                     raise Refused(GateRule.SHARED_STATE, f"line {default.lineno}: a default argument that can be changed")
-    classes = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    classes = {node.name for node in nodes(tree) if isinstance(node, ast.ClassDef)}
     shared = {name for statement in environment.body for name in _bound_names(statement)}
     own = {
         target.attr
-        for node in ast.walk(environment)
+        for node in nodes(environment)
         if isinstance(node, (ast.Assign, ast.AnnAssign))
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
     }
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         for changed, line in _changes(node):
             if not isinstance(changed, ast.Attribute):
                 continue
@@ -164,7 +165,7 @@ def check_module_work(tree: ast.Module) -> None:
 
 def check_async(tree: ast.Module) -> None:
     """Nothing asynchronous."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)):
             raise Refused(GateRule.ASYNC, f"line {node.lineno}: async")
 
@@ -196,7 +197,7 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.expr, int]]:
 
 def _local_in(tree: ast.Module, name: ast.Name) -> bool:
     """Whether the function around `name` binds it itself."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.FunctionDef) and any(inner is name for inner in ast.walk(node)):
             arguments = [argument.arg for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]]
             stored = [inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)]

@@ -10,7 +10,7 @@ from time import sleep as _nap
 
 from workers.sandbox.runner.episode import Child, EnvironmentFaultError, describe
 from workers.sandbox.runner.kernel import Kernel
-from workers.sandbox.runner.wire import scan, make_frame, read_exactly, send_frame
+from workers.sandbox.runner.wire import make_frame, read_exactly, scan, send_frame
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ SIG_DFL = 0
 COMPILE_CPU_S = 2
 JAIL_CPU_S = 120
 KEPT_STATUSES = 4096
+# what nearly every environment draws its tasks by: a jail that stands ready has it before its source is known
+USUAL = "random"
 PREIMPORT = frozenset(
     "random math string re json collections dataclasses itertools functools enum typing heapq bisect copy textwrap "  # noqa: SIM905
     "statistics fractions decimal operator abc numpy gymnasium __future__".split()
@@ -160,5 +162,6 @@ class Zygote:
 def main() -> None:
     """The jail's entry point."""
     gc.disable()  # the zygote makes no garbage that matters; a child turns it on before it runs the source
+    __import__(USUAL)
     control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, CONTROL_FD)
     Zygote(control).serve()
