@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ from schemas.errors import SandboxError
 from schemas.settings import build_recipe
 from workers.gate import ALLOWED_IMPORTS, judge
 from workers.sandbox import EndReason, Sandbox, SessionEnd, open_sandbox
+from workers.sandbox.attacks import ATTACKS
+from workers.sandbox.attacks.base import Attack, Barrier
+from workers.sandbox.attacks.drill import Drill
 
 pytestmark = pytest.mark.integration
 
@@ -85,6 +89,31 @@ def test_gate_command_judges_a_file_with_the_packages_that_it_is_told(tmp_path: 
     assert json.loads(capsys.readouterr().out)["admitted"]
     assert run_app([*command, "--packages", "requests"]) == 2
     assert "no environment may import requests" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def drill() -> Iterator[Drill]:
+    """Canaries around jails that hold both packages; whatever an attack left on the host fails the module."""
+    opened = Drill(PACKAGES)
+    yield opened
+    assert opened.close() == []
+
+
+def one_of_each_barrier() -> list[Attack]:
+    """The first attack of each barrier, with numpy loaded before it; one of memory with gymnasium too."""
+    chosen = [next(attack for attack in ATTACKS if attack.barrier is barrier) for barrier in {one.barrier: 0 for one in ATTACKS}]
+    loaded = [replace(attack, program=f"import numpy\n{attack.program}") for attack in chosen]
+    heavy = next(attack for attack in loaded if attack.barrier is Barrier.ADDRESS_SPACE)
+    return [*loaded, replace(heavy, name=f"{heavy.name} beside gymnasium", program=f"import gymnasium\n{heavy.program}")]
+
+
+@pytest.mark.parametrize("attack", one_of_each_barrier(), ids=lambda attack: attack.name)
+def test_attack_with_packages_loaded_is_stopped_by_one_of_its_barriers(drill: Drill, attack: Attack) -> None:
+    tried = drill.carry_out(attack)
+
+    # numpy needs a larger address space: what fills memory may meet the jail's own limit first
+    assert tried.outcome.startswith(tuple(layer.outcome for layer in attack.layers)), tried.outcome
+    assert tried.trouble == ""
 
 
 def test_package_that_the_recipe_does_not_allow_is_not_in_the_jail() -> None:

@@ -10,6 +10,7 @@ import fcntl
 import os
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,16 +176,16 @@ def _bystander_is(session: Session | None) -> str:
 
 
 class Drill:
-    """A sandbox in the product's own configuration, at the strongest level, and canaries around it. Raises SandboxError where no
-    jail can be had."""
+    """A sandbox in the product's own configuration, at the strongest level, and canaries around it. `packages`: those that its
+    jails' root holds. Raises SandboxError where no jail can be had."""
 
-    def __init__(self) -> None:
+    def __init__(self, packages: Sequence[str] = ()) -> None:
         from workers.sandbox import open_sandbox
 
         self.canaries = Canaries()
         self._before = Traces.now()
         try:
-            self.sandbox = open_sandbox("zygote")
+            self.sandbox = open_sandbox("zygote", packages=packages)
         except BaseException:
             self.canaries.close()
             raise
