@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.sandbox import frames, runner
+from workers.sandbox import frames
 from workers.sandbox.base import INFRASTRUCTURE, EndReason, is_infrastructure
 from workers.sandbox.cgroup import Hierarchy, find_hierarchy, prepare_parent, remove_parent, slot_cgroup
+from workers.sandbox.runner import wire
 
 HONEST = b'["stepped",7,"seen",0.5,true,false,true]'
 
@@ -92,7 +93,7 @@ def test_honest_reply_with_bytes_changed_is_a_reply_of_bounded_values_or_a_viola
 
 @given(st.text(), st.floats(-1e300, 1e300), st.booleans(), st.booleans())
 def test_what_the_runner_replies_is_what_the_host_decodes(observation: str, reward: float, ended: bool, empty: bool) -> None:
-    told = runner.make_frame("stepped", 7, observation, reward, ended, False, empty)
+    told = wire.make_frame("stepped", 7, observation, reward, ended, False, empty)
     assert frames.decode(told[4:]) == frames.Stepped(7, observation, reward, ended, False, empty)
 
 
@@ -101,7 +102,7 @@ def test_what_the_host_asks_is_what_the_runner_reads(operation: str, identity: i
     host, jail = socket.socketpair()
     with host, jail:
         host.sendall(frames.encode(operation, identity, argument))
-        assert runner.read_frame(jail.fileno()) == [operation, identity, argument]
+        assert wire.read_frame(jail.fileno()) == [operation, identity, argument]
 
 
 def test_honest_reply_decodes_to_what_it_says() -> None:
