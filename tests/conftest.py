@@ -9,6 +9,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, settings
 
 from infra.local.broker import LocalBroker
 from infra.local.store import LocalStore
@@ -21,7 +22,9 @@ from schemas.topics import Topic
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Reasoned exceptions to "warnings are errors"."""
+    """Reasoned exceptions to "warnings are errors"; and no test of chosen examples fails because the machine is busy."""
+    settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("any machine")
     # kafka-python leaves the sockets of refused connection attempts to the garbage collector: seen while a test's broker is down
     config.addinivalue_line(
         "filterwarnings", r"ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning"
