@@ -11,6 +11,10 @@ import sys
 
 def main() -> None:
     """Parses the command line, runs the command and exits with its code."""
-    from infra.cli.app import run_app
+    try:
+        from infra.cli.app import run_app
 
-    sys.exit(run_app(sys.argv[1:]))
+        code = run_app(sys.argv[1:])
+    except KeyboardInterrupt:  # before any command had begun
+        code = 130
+    sys.exit(code)

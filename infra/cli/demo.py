@@ -6,6 +6,7 @@ instances, reads the report from the store by SQL and ends everything. Called by
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,7 @@ import typer
 
 from infra.cli import options
 from infra.cli.interrupts import stoppable
-from infra.cli.runs import new_folder, unless_empty
+from infra.cli.runs import new_folder, told_how_to_resume, unless_empty
 
 
 def demo(
@@ -31,7 +32,7 @@ def demo(
     chosen = options.read_recipe(recipe, overrides)
     run_dir = new_folder(folder, chosen.name).resolve()
     say = options.out.print
-    with stoppable(), unless_empty(run_dir), held(run_dir):
+    with stoppable(), unless_empty(run_dir), told_how_to_resume(run_dir), held(run_dir):
         preflight.check_run(chosen, run_dir, say)
         with launch.services("", "", run_dir, say, own=True) as where:
             run = launch.prepare(chosen, where, run_dir, say)
@@ -42,6 +43,8 @@ def demo(
     say("broker, store and all processes have stopped")
     for what, path in files.items():
         say(f"{what}: {path}")
+    named = shlex.quote(str(run_dir))
+    say(f"to ask about it: spade up --run {named}; spade why ENV_ID, spade memory, spade dashboard; spade down")
 
 
 def write_report(run_id: str, store_dsn: str, run_dir: Path, evaluation: object) -> dict[str, Path]:

@@ -6,7 +6,9 @@ Called by the commands that own processes. Main thread only.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import sys
 from collections.abc import Iterator
 from types import FrameType
 
@@ -50,4 +52,5 @@ def cleanup() -> Iterator[None]:
 
 
 def _raise(_number: int, _frame: FrameType | None) -> None:
+    os.write(sys.stderr.fileno(), b"stopping; what was started is ended first ...\n")
     raise KeyboardInterrupt

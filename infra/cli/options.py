@@ -73,6 +73,8 @@ ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):\d{1,5}")
 UNSEEN_WIDTH = 140  # columns where nobody's terminal says how many it has
 LONGEST_TEXT = 20_000
 
+UP = "up.json"  # in the state home
+
 
 class PlainConsole(Console):
     """Prints text as text: without markup, and nothing in it acts on the terminal. Tables and panels are printed as ever."""
@@ -102,8 +104,8 @@ def state_home() -> Path:
 
 
 def standing() -> dict[str, str]:
-    """What `spade up` wrote: broker and store addresses; empty where nothing is up."""
-    file = state_home() / "up.json"
+    """What `spade up` wrote: addresses, the `place` of their data, whether `borrowed` from a living run; {} where nothing is."""
+    file = state_home() / UP
     try:
         return dict(json.loads(file.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -145,7 +147,8 @@ def require_broker(given: str) -> BrokerSettings:
     settings = broker_settings(given)
     if settings is None:
         raise BrokerError(
-            "no broker is named and none is up", "Start a local one with `spade up`, or name one with --broker HOST:PORT"
+            "no broker is named and none is up",
+            "Start a run's own with `spade up --run RUN`, an empty one with `spade up`, or name one with --broker HOST:PORT",
         )
     return settings
 
@@ -154,7 +157,10 @@ def require_store(given: str) -> str:
     """The store's DSN, or StoreError that says how to get one."""
     named = given or standing().get("store", "")
     if not named:
-        raise StoreError("no store is named and none is up", "Start a local one with `spade up`, or name one with --store DSN")
+        raise StoreError(
+            "no store is named and none is up",
+            "Start a run's own with `spade up --run RUN`, an empty one with `spade up`, or name one with --store DSN",
+        )
     refuse_shown_password(named)
     return named
 

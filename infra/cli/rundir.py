@@ -81,6 +81,15 @@ def find_run_folder(named: str) -> Path:
     return known[fitting[0]]
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a living command uses the folder."""
+    try:
+        with held(folder):
+            return False
+    except SettingsError:
+        return True
+
+
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Locks the folder for as long as this process lives; the kernel lets go of it with the process, however it ends."""

@@ -43,7 +43,7 @@ class LocalBroker:
     """A running local broker. Make one with `start` or find the one of `spade up` with `attach`."""
 
     def __init__(self, data_dir: Path, port: int, controller_port: int, process: OwnedProcess, *, detached: bool) -> None:
-        self.data_dir = data_dir
+        self.data_dir = data_dir.resolve()  # Kafka runs in it
         self.port = port
         self.controller_port = controller_port
         self._process = process

@@ -29,7 +29,7 @@ class LocalStore:
     """A running embedded store. Make one with `start` or find the one of `spade up` with `attach`."""
 
     def __init__(self, data_dir: Path, port: int, process: OwnedProcess, *, detached: bool) -> None:
-        self.data_dir = data_dir
+        self.data_dir = data_dir.resolve()
         self.port = port
         self._process = process
         self._detached = detached

@@ -38,7 +38,7 @@ WORDS = (
         "refused by rule",
         "parse: the completion was no code with a hint; contract: the file lacks a part or has one too many; types: a step gave "
         "something else than it must; witness: its own solution does not win; copier: a fixed trick wins; random, silent: "
-        "chance or silence wins too often. docs/SANDBOX.md names them all",
+        "chance or silence wins too often; seed: its start does not depend on the seed. workers/gate/rules.py tells of them all",
     ),
     ("win, win with hint", "share of plays won, mean over the generation's environments"),
     ("regret ± SE", "mean over environments of the paired difference of the two arms, with its standard error"),
@@ -165,7 +165,8 @@ def _steps(facts: RunFacts) -> str:
 def _example(example: ExampleFacts) -> str:
     return (
         f"<h3>{escape_html(example.title)}</h3><p>Generation {example.generation}, skill {escape_html(example.skill)}: "
-        f"won {example.win_rate:.0%} without hint, {example.hint_win_rate:.0%} with it, regret {example.regret:+.2f}.</p>"
+        f"won {example.win_rate:.0%} without hint, {example.hint_win_rate:.0%} with it, regret {example.regret:+.2f}. "
+        f"Its id: {escape_html(example.env_id)}</p>"
         f"<pre>{escape_html(example.source, 32768)}</pre><p><b>Hint:</b> {escape_html(example.hint)}</p>"
     )
 

@@ -153,7 +153,8 @@ def step_table(rows: list[StepFacts]) -> Table:
 
 def _example(example: ExampleFacts) -> Panel:
     numbers = f"win {example.win_rate:.2f}, with hint {example.hint_win_rate:.2f}, regret {example.regret:+.2f}"
-    text = f"{escape(example.source, 8000)}\n\nhint: {escape_line(example.hint)}\n{numbers}"
+    named = f"environment {escape_line(example.env_id)}"
+    text = f"{escape(example.source, 8000)}\n\nhint: {escape_line(example.hint)}\n{numbers}\n{named}"
     title = f"{escape_line(example.title)} (generation {example.generation}, {escape_line(example.skill)})"
     return Panel(escape_markup(text), title=escape_markup(title), title_align="left")
 

@@ -17,10 +17,12 @@ import pytest
 from infra.cli.backlog import read_backlog
 from infra.cli.launch import Services, prepare
 from infra.cli.options import read_recipe
+from infra.cli.rundir import Notes, held, write_notes
+from infra.local.broker import LocalBroker
 from infra.local.processes import born_at
 from infra.local.store import LocalStore
 from infra.runs import newest_run
-from schemas.settings import BrokerSettings
+from schemas.settings import BrokerSettings, Recipe
 
 pytestmark = pytest.mark.integration
 COMMAND_LIMIT_S = 180
@@ -123,6 +125,28 @@ def test_processes_started_by_hand_share_a_run_by_address_and_down_leaves_nothin
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.1", int(broker.rpartition(":")[2])), timeout=2).close()
     assert "nothing was up" in spade(home, "down").stdout
+
+
+def test_a_runs_own_broker_and_store_are_put_up_on_its_folder_and_only_ended_by_down(home: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    write_notes(folder, Notes(run_id="r", recipe_json=Recipe().model_dump_json(), own=("broker", "store")))
+    up = spade(home, "up", "--run", os.path.relpath(folder, home.parent))
+    assert up.returncode == 0, up.stderr
+    address = field(up.stdout, "broker")
+    broker = LocalBroker.attach(folder / "broker")
+    assert broker is not None
+    assert broker.address == address
+    assert "19 topics made" in spade(home, "topics").stdout
+    another = spade(home, "up")
+    assert (another.returncode, "are up" in another.stderr) == (2, True), another.stderr
+    with held(folder):  # as by a living run
+        assert "forgets them" in spade(home, "up", "--run", str(folder)).stdout
+        assert "forgotten" in spade(home, "down").stdout
+    assert "ends them" in spade(home, "up", "--run", str(folder)).stdout
+    assert spade(home, "down", "--wipe").returncode == 2
+    assert spade(home, "down").stdout.count("process") == 2
+    assert LocalBroker.attach(folder / "broker") is None
+    assert (folder / "broker" / "log").is_dir()
 
 
 def test_unreachable_broker_and_store_and_a_taken_port_are_one_line_each(home: Path) -> None:
