@@ -23,6 +23,17 @@ class StoreAwayError(StoreError):
 
 
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question's result: names and ClickHouse types of the columns, and the rows in their order."""
+
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+
+
 TIMEOUT_S = 60.0
 NO_SPACE_CODE = 243
 UNKNOWN_DATABASE, UNKNOWN_TABLE, AUTHENTICATION_FAILED = 81, 60, 516
@@ -131,6 +142,14 @@ class ClickHouseStore:
         settings = {"readonly": 1} if readonly else {}
         with _boundary(self.address):
             return list(self._blocking().query(sql, parameters=dict(params or {}), settings=settings).named_results())
+
+    def answer(self, sql: str, params: Mapping[str, Any] | None = None, limits: Mapping[str, Any] | None = None) -> Answer:
+        """A read-only question's whole result; `limits` are the server's settings for it. Blocks and raises as `query` does."""
+        with _boundary(self.address):
+            settings = {"readonly": 1, **(limits or {})}
+            found = self._blocking().query(sql, parameters=dict(params or {}), settings=settings)
+            types = tuple(str(kind.name) for kind in found.column_types)
+            return Answer(tuple(found.column_names), types, [tuple(row) for row in found.result_rows])
 
     def insert(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, token: str = "") -> None:
         """See Store.insert."""

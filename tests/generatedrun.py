@@ -204,6 +204,7 @@ class GeneratedRun:
                 env_id=self.env_id(generation, slot), slot=slot, design_attempt=0, skill="sums", document_id="doc", group="doc",
                 proposal=self._place(Topic.ENV_PROPOSED, ""), valid=slot < MEMBERS, w=rate, win_rate=round(0.05 + 0.18 * slot, 2),
                 hint_win_rate=0.6, regret=0.1, regret_se=0.05, reward=0.5 if slot < MEMBERS else 0.0, advantage=0.1, trained=True,
+                repeated=0.9 if slot == 1 else 0.2,
             )
             for slot in range(MEMBERS + len(REFUSED))
         ]  # fmt: skip

@@ -18,6 +18,7 @@ from infra.cli import (
     evaluate,
     local,
     memory,
+    memoryviews,
     nano,
     plan,
     replay,
@@ -58,9 +59,8 @@ app.command("eval", epilog="Example: spade eval --version 0 --version 12")(evalu
 app.command("why", epilog="Example: spade why 7d0e1c9a")(why.why)
 app.command("replay", epilog="Example: spade replay 7d0e1c9a-... --actions-only")(replay.replay)
 app.command("archive", epilog="Example: spade archive nano-20260101-120000-ab12 --out archives/first")(archive.archive)
-memory_app = typer.Typer(
-    help="The environment memory: what the store holds of a run.", no_args_is_help=True, epilog="Example: spade memory digest"
-)
+memory_app = typer.Typer(invoke_without_command=True, epilog="Example: spade memory --sql 'SELECT count() FROM episodes' --json")
+memory_app.callback()(memoryviews.views)
 memory_app.command("digest", epilog="Example: spade memory digest --run nano-20260101-120000-ab12")(memory.digest)
 memory_app.command(
     "rebuild", epilog="Example: spade memory rebuild --archive archives/first --store clickhouse://default@ch.lan:8123/again"

@@ -40,8 +40,12 @@ def digest(store: options.Store = "", run: options.RunId = "", compare: Compare 
     Without --run: the run that was stored last. Exit 0: told (and equal, with
     --compare); 1: a table differs.
     """
+    from infra.cli.runstore import newest_run
+    from infra.clickhouse import connect
+
     dsn = options.require_store(store)
-    run_id = run or _newest(dsn)
+    with contextlib.closing(connect(dsn)) as opened:
+        run_id = run or newest_run(opened)
     _show(run_id, _digests(dsn, run_id), compare, as_json=as_json)
 
 
@@ -103,16 +107,6 @@ def _source(broker: str, archive: Path | None, run: str) -> tuple[RecordSource, 
 
     settings = options.require_broker(broker)
     return BrokerSource(settings), find_run(settings, run)
-
-
-def _newest(dsn: str) -> str:
-    from infra.clickhouse import connect
-
-    with contextlib.closing(connect(dsn)) as store:
-        rows = store.query("SELECT run_id FROM runs FINAL WHERE event = 'started' ORDER BY created_at DESC, run_id LIMIT 1")
-        if not rows:
-            raise SettingsError(f"store {store.address.shown} holds no run", "Name another with --store")
-        return str(rows[0]["run_id"])
 
 
 def _digests(dsn: str, run_id: str) -> list[TableDigest]:

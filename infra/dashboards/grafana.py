@@ -31,7 +31,7 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableRefresh,
 )
 
-from infra.dashboards.panels import Panel, load_panels
+from infra.dashboards.panels import ON_BOARDS, Panel, load_panels
 
 OUT: Final = Path(__file__).resolve().parent.parent / "grafana" / "provisioning" / "dashboards" / "self-play.json"
 PLUGIN: Final = "grafana-clickhouse-datasource"
@@ -98,7 +98,7 @@ def build_dashboard() -> str:
         )
         .with_variable(dashboard.TextBoxVariable("search").label("Filter environments").hide(VariableHide.DONT_HIDE))
     )
-    shown = [panel for panel in load_panels().values() if panel.kind != "detail"]
+    shown = [panel for panel in load_panels().values() if panel.kind in ON_BOARDS]
     for number, (panel, place) in enumerate(zip(shown, _places(shown), strict=True), start=1):
         built = built.with_panel(_BUILDERS[panel.kind](panel).id(number).grid_pos(place))
     return str(JSONEncoder(sort_keys=True, indent=2).encode(built.build())) + "\n"

@@ -5,7 +5,7 @@ x, series, band. Then stands one SELECT with parameters bound as `{name:Type}`. 
 
 Kinds: line, points and stacked are charts over the column `x`; with `series` the rows are long (x, series, value) and are
 spread over columns by `spread`; `band: NAME` says that columns "NAME low" and "NAME high" bound the line NAME. table: rows as
-they come. detail: asked for by itself, on no board.
+they come. detail: asked for by itself, on no board. view: a table of `spade memory`, on no board.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import Any, Final, Literal, get_args
 
 from infra.clickhouse import Row, Store
 
-Kind = Literal["line", "points", "stacked", "table", "detail"]
+Kind = Literal["line", "points", "stacked", "table", "detail", "view"]
 CHARTS: Final = frozenset({"line", "points", "stacked"})
+ON_BOARDS: Final = CHARTS | {"table"}
 FOLDER: Final = Path(__file__).parent / "panels"
 KEYS: Final = frozenset({"title", "shows", "kind", "unit", "order", "x", "series", "band"})
 _HEADER = re.compile(r"-- ([a-z]+): (.+)")

@@ -23,7 +23,7 @@ from starlette.routing import Route
 from infra.clickhouse import Row, Store
 from infra.clock import Clock, SystemClock
 from infra.dashboards.door import Application, Door
-from infra.dashboards.panels import CHARTS, ask, load_panels, spread
+from infra.dashboards.panels import CHARTS, ON_BOARDS, ask, load_panels, spread
 from infra.dashboards.plainjson import to_json
 from infra.lineage import read_lineage
 from infra.report.queries import read_alarms
@@ -85,7 +85,7 @@ def make_app(board: Board, port: int) -> Application:
 
     def panels(_request: Request) -> Response:
         shown = [{key: value for key, value in asdict(one).items() if key != "sql"} for one in load_panels().values()]
-        return _json(to_json([one for one in shown if one["kind"] != "detail"]))
+        return _json(to_json([one for one in shown if one["kind"] in ON_BOARDS]))
 
     def charts(request: Request) -> Response:
         return _tagged(request, board.kept("charts", _value(request, "run"), board.charts))

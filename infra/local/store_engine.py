@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from infra.local.store_door import READONLY, read_refused
+from infra.local.store_door import READONLY
 from infra.local.store_wire import output_format, split_insert
+from infra.readonly import read_refused, text_refused
 
 _CODE = re.compile(r"Code: (\d+)\.")
 _SETTING = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -122,11 +123,12 @@ class Engine:
         # formatQuery parses without executing, and refuses a second statement behind the first
         text = question.statement.decode()
         quoted = text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r").replace("\0", "\\0")
-        connection.query("SELECT formatQuery({spade_text:String})", "TSVRaw", params={"spade_text": quoted})
+        formatted = connection.query("SELECT formatQuery({spade_text:String})", "TSVRaw", params={"spade_text": quoted})
         tree = (
             connection.query(f"EXPLAIN AST {text}", "TSVRaw", params=dict(question.parameters)).bytes().decode(errors="replace")
         )
-        refused = read_refused(tree, self._table_functions)
+        canonical = formatted.bytes().decode(errors="replace")
+        refused = text_refused(text) or read_refused(tree, self._table_functions, question.database, canonical)
         if refused:
             raise EngineError(READONLY, f"Code: {READONLY}. DB::Exception: {refused}. (READONLY)")
 

@@ -14,7 +14,7 @@ import yaml  # type: ignore[import-untyped]  # ships no types
 import infra
 from infra.clickhouse import ClickHouseStore, connect
 from infra.dashboards.grafana import OUT, build_dashboard, grafana_sql
-from infra.dashboards.panels import CHARTS, load_panels, parse_panel
+from infra.dashboards.panels import CHARTS, ON_BOARDS, load_panels, parse_panel
 from infra.local.store import LocalStore
 from tests.generatedrun import GeneratedRun
 
@@ -54,7 +54,7 @@ def test_the_committed_dashboard_is_what_the_panels_make() -> None:
 
 def test_every_panel_but_the_details_is_on_it_and_none_overlaps() -> None:
     whole = json.loads(OUT.read_text(encoding="utf-8"))
-    assert [panel["title"] for panel in whole["panels"]] == [one.title for one in load_panels().values() if one.kind != "detail"]
+    assert [panel["title"] for panel in whole["panels"]] == [one.title for one in load_panels().values() if one.kind in ON_BOARDS]
     taken: set[tuple[int, int]] = set()
     for panel in whole["panels"]:
         place = panel["gridPos"]
@@ -66,7 +66,7 @@ def test_every_panel_but_the_details_is_on_it_and_none_overlaps() -> None:
 
 def test_the_engine_answers_every_query_with_the_runs_rows(client: ClickHouseStore) -> None:
     asked = queries()
-    assert len(asked) == len([one for one in load_panels().values() if one.kind != "detail"]) + 1
+    assert len(asked) == len([one for one in load_panels().values() if one.kind in ON_BOARDS]) + 1
     for name, sql in asked.items():
         rows = client.query(interpolated(sql, run=RUN, search=""), readonly=True)
         assert rows, f"{name} shows nothing"

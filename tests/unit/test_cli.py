@@ -60,7 +60,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.parametrize("command", [[], *COMMANDS], ids=lambda command: " ".join(map(str, command)) or "spade")
+@pytest.mark.parametrize("command", [[], ["memory"], *COMMANDS], ids=lambda command: " ".join(map(str, command)) or "spade")
 def test_help_shows_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app([*command, "--help"]) == 0
     assert f"Example: {' '.join(['spade', *command])}" in " ".join(capsys.readouterr().out.split())

@@ -6,10 +6,8 @@ import base64
 
 import pytest
 
-from infra.local.store_door import host_refused, read_refused, token_fits, token_given
+from infra.local.store_door import host_refused, token_fits, token_given
 from infra.local.store_wire import SMALLEST_COMPRESSED, compress, decompress, output_format, split_insert
-
-FUNCTIONS = frozenset({"numbers", "file", "url", "s3", "merge"})
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8123", "localhost:8123", "[::1]:8123"])
@@ -42,26 +40,6 @@ def test_only_the_whole_token_fits() -> None:
     assert token_fits("token", "token")
     assert not token_fits("toke", "token")
     assert not token_fits("", "token")
-
-
-@pytest.mark.parametrize(
-    ("tree", "word"),
-    [
-        ("InsertQuery   (children 2)\n Identifier t", "InsertQuery"),
-        ("Set", "Set"),
-        ("DescribeQuery (children 1)\n TableExpression (children 1)\n  Function file (children 1)", "file"),
-        ("SelectWithUnionQuery (children 2)\n ExpressionList\n Literal '/tmp/x'", "INTO OUTFILE"),
-        ("Explain EXPLAIN\n SelectWithUnionQuery\n  ExpressionList\n   Function URL (children 1)", "URL"),
-        ("SelectWithUnionQuery\n TableExpression\n  Function unheard (alias a) (children 1)", "unheard"),
-    ],
-)
-def test_a_read_only_question_that_is_none_is_refused(tree: str, word: str) -> None:
-    assert word in read_refused(tree, FUNCTIONS)
-
-
-def test_a_plain_question_is_let_through() -> None:
-    tree = "SelectWithUnionQuery\n ExpressionList\n  SelectQuery\n   Literal 1\n   TableExpression\n    Function numbers"
-    assert read_refused(tree, FUNCTIONS) == ""
 
 
 def test_an_insert_is_split_where_its_data_begins() -> None:
