@@ -17,8 +17,10 @@ from infra.archiving import archive_run
 from infra.claims import MARK
 from infra.clickhouse import connect
 from infra.kafka import ControlReader, fetch, make_consumer, make_producer
+from infra.local.broker import LocalBroker
 from infra.local.store import LocalStore
 from infra.recordsource import BrokerSource
+from infra.topics import create_topics
 from schemas import ids
 from schemas.common import Reference
 from schemas.design import EnvProposed, Member, SlotsClosed
@@ -35,9 +37,19 @@ LARGE = 9_000_000
 DEADLINE_S = 120.0  # bounds a hang
 
 
+@pytest.fixture(scope="module")
+def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerSettings]:
+    """A broker of this module: a claim in the shared one would be asked for by every later test that reads all it holds."""
+    broker = LocalBroker.start(tmp_path_factory.mktemp("broker"))
+    settings = BrokerSettings(address=broker.address)
+    create_topics(settings, partitions=12)
+    yield settings
+    broker.stop()
+
+
 @pytest.fixture
-def roomy(broker_settings: BrokerSettings, tmp_path: Path) -> BrokerSettings:
-    return broker_settings.model_copy(update={"claims": str(tmp_path / "claims")})
+def roomy(own_broker: BrokerSettings, tmp_path: Path) -> BrokerSettings:
+    return own_broker.model_copy(update={"claims": str(tmp_path / "claims")})
 
 
 def test_a_workers_large_answer_reaches_memory_and_archive_and_a_missing_content_stops_with_its_place(
