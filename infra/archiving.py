@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from infra.archive import Archive, ArchiveWriter, Manifest
+from infra.claims import RESTORE
 from infra.recordsource import LogRecord, RecordSource
 from schemas.common import Record, Reference
-from schemas.errors import ArchiveError, ReferenceGoneError, SettingsError
+from schemas.errors import ArchiveError, ClaimError, ReferenceGoneError, SettingsError
 from schemas.run import RunEnding, RunFinished, RunStarted
 from schemas.topics import Topic
 from schemas.train import BatchReady, StepFinished
@@ -60,6 +61,8 @@ def archive_run(
             part = seen.setdefault((one.topic.wire, one.partition), _Seen())
             _look(part, one, run_id)
             if one.record.run_id == run_id:
+                if one.is_bare:
+                    raise ClaimError(f"record {one.record.event_id} of {one.topic.wire} stands apart and can't be read", RESTORE)
                 writer.write(one)
                 if isinstance(one.record, BatchReady):
                     wanted += [sample.reference for sample in one.record.samples]

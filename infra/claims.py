@@ -178,7 +178,13 @@ def from_bytes(topic: Topic | str, data: bytes, settings: BrokerSettings, run_id
     Raises RecordError for bytes that are no record or no claim of ours, ClaimError where its content can't be had.
     """
     content = content_of(topic, data, settings, run_id)
-    return Record(run_id=_claim(data).run_id, event_id=_claim(data).event_id) if content is None else decode(topic, content)
+    return claimed(data) if content is None else decode(topic, content)
+
+
+def claimed(data: bytes) -> Record:
+    """Whose record a claim stands for: a bare Record, without the content. Raises RecordError."""
+    claim = _claim(data)
+    return Record(run_id=claim.run_id, event_id=claim.event_id)
 
 
 def content_of(topic: Topic | str, data: bytes, settings: BrokerSettings, run_id: str = "") -> bytes | None:

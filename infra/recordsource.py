@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from infra.claims import content_of
+from infra.claims import claimed, content_of
 from schemas.codec import decode
 from schemas.common import Record
-from schemas.errors import RecordError, StageTimeoutError
+from schemas.errors import ClaimError, RecordError, StageTimeoutError
 from schemas.settings import BrokerSettings
 from schemas.topics import BY_WIRE, Topic
 
@@ -37,6 +37,11 @@ class LogRecord:
     data: bytes
     record: Record
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether only a claim was found and not its content: then `record` is a Record with run and event, `data` the claim."""
+        return type(self.record) is Record
+
 
 class RecordSource(Protocol):
     """A log or a copy of one. `name` tells people which."""
@@ -46,9 +51,10 @@ class RecordSource(Protocol):
 
     def scan(self, topics: Sequence[Topic], run_id: str = "") -> Iterator[LogRecord]:
         """Every record of the topics that stands there now, of one run or ("") of all; topics as given, then by partition and
-        offset. Bytes that are no record are left out: they belong to no run, and their dead letters tell of them.
+        offset. Bytes that are no record are left out: they belong to no run, and their dead letters tell of them. A claim whose
+        content can't be had is an error in a scan of its own run, and a bare record in a scan of all.
 
-        Blocks while it reads; raises BrokerError, StageTimeoutError, ArchiveError.
+        Blocks while it reads; raises BrokerError, StageTimeoutError, ArchiveError, ClaimError.
         """
         ...
 
@@ -109,11 +115,18 @@ class BrokerSource:
 
     def _decode(self, topic: Topic, message: Any, run_id: str) -> LogRecord | None:
         """The record, with its own bytes also where the log holds a claim of it."""
+        held = bytes(message.value or b"")
         try:
-            data = content_of(topic, bytes(message.value or b""), self._settings, run_id)
-            if data is None:
-                return None
-            record = decode(topic, data)
+            try:
+                data = content_of(topic, held, self._settings, run_id)
+            except ClaimError:
+                if run_id:
+                    raise
+                data, record = held, claimed(held)  # who asks for all runs' records has not every run's place
+            else:
+                if data is None:
+                    return None
+                record = decode(topic, data)
         except RecordError:
             self.unreadable[topic.wire, message.partition] += 1
             return None

@@ -53,7 +53,7 @@ def roomy(own_broker: BrokerSettings, tmp_path: Path) -> BrokerSettings:
 
 
 def test_a_workers_large_answer_reaches_memory_and_archive_and_a_missing_content_stops_with_its_place(
-    roomy: BrokerSettings, store: LocalStore, run_id: str, tmp_path: Path
+    own_broker: BrokerSettings, roomy: BrokerSettings, store: LocalStore, run_id: str, tmp_path: Path
 ) -> None:
     run = echoworkers.write_run(roomy, run_id)
     member = echoworkers.Member(roomy, run, lambda record: None)
@@ -86,8 +86,18 @@ def test_a_workers_large_answer_reaches_memory_and_archive_and_a_missing_content
     drain(lacking)
     lacking.close()
     client.close()
+    write_finished(roomy, f"{run_id}-third")
+    archive_run(BrokerSource(own_broker), f"{run_id}-third", tmp_path / "third", time.time())  # it knows no place at all
+    with pytest.raises(ClaimError, match="of spade-env-proposed stands apart"):
+        archive_run(source, run_id, tmp_path / "again", time.time())
     with pytest.raises(ClaimError, match=rf"{tmp_path}/claims/{run_id}/[0-9a-f]{{64}} can't be read .*Restore the file"):
         fetch(roomy, [place])
+
+
+def write_finished(broker: BrokerSettings, run_id: str) -> None:
+    """A run that is over before it did anything."""
+    echoworkers.write_run(broker, run_id)
+    echoworkers.finish(broker, run_id)
 
 
 def raw_bytes(broker: BrokerSettings, topic: Topic, partition: int, offset: int) -> bytes:
