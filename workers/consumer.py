@@ -117,10 +117,26 @@ class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-py
         self._moves.append(frozenset(self._consumer.assignment()))
         self._settled = True
 
-    def _follow(self) -> None:
-        """Applies the rebalances that happened, in the thread that polls."""
+    def _follow(self, batches: dict[TopicPartition, list[Any]]) -> None:
+        """Applies the rebalances that happened, in the thread that polls; takes from the batches what can't be told to be ours.
+
+        A batch may have left kafka-python just before its partition did. Then it follows on records that are forgotten here, and
+        to commit behind it would lose them: where the partition is ours again, it is read from its commit on.
+        """
         while self._moves:
-            self._keep(self._moves.popleft())
+            kept = self._moves.popleft()
+            self._keep(kept)
+            for place in batches.keys() - kept:
+                del batches[place]
+                self._reread(place)
+
+    def _reread(self, place: TopicPartition) -> None:
+        committed = self._consumer.committed(place)
+        with contextlib.suppress(ValueError):  # not ours any more
+            if committed is None:
+                self._consumer.seek_to_beginning(place)
+            else:
+                self._consumer.seek(place, committed)
 
     def _keep(self, kept: Set[TopicPartition]) -> None:
         """Forgets all that came from other partitions than these."""
@@ -139,7 +155,7 @@ class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-py
         while not self._stop.is_set():
             reachable.check()
             batches = self._consumer.poll(timeout_ms=BUSY_POLL_MS if self._running else IDLE_POLL_MS)
-            self._follow()
+            self._follow(batches)
             for place, messages in batches.items():
                 for message in messages:
                     self._note(place, message, producer)
@@ -299,10 +315,12 @@ class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-py
 
     def _commit_now(self, places: set[TopicPartition]) -> None:
         offsets = {}
-        for place in places & self._position.keys():
+        for place in places & self._position.keys() & self._consumer.assignment():
             offset, tried = self._tries.get(place, (-1, 0))
             note = f"{offset}:{tried}" if offset >= self._position[place] else ""
             offsets[place] = OffsetAndMetadata(self._position[place], note, -1)
+        if not offsets:
+            return
         try:
             self._consumer.commit(offsets)
         except (CommitFailedError, RebalanceInProgressError) as problem:  # they come again, and equal
