@@ -29,9 +29,14 @@ def rollout_unit_id(run_id: str, step: int, unit: int) -> str:
     return derive("rollout-unit", run_id, step, unit)
 
 
-def play_id(env: str, step: int, arm: str, index: int) -> str:
-    """`env` is derived from run, generation, slot and attempt already."""
-    return derive("play", env, step, arm, index)
+def repeat_unit_id(env: str, step: int, repeat: int) -> str:
+    """The unit in which the plays of one environment and step are asked for again (free schedule); repeat >= 1."""
+    return derive("repeat-unit", env, step, repeat)
+
+
+def play_id(env: str, step: int, arm: str, index: int, repeat: int = 0) -> str:
+    """`env` is derived from run, generation, slot and attempt already. `repeat`: how often the play was asked for before."""
+    return derive("play", env, step, arm, index, *([repeat] if repeat else []))
 
 
 def env_seed(env: str, step: int, index: int) -> int:

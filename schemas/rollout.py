@@ -47,6 +47,8 @@ class RolloutRequested(Record, frozen=True, kw_only=True):
     environments: list[PlayEnvironment]
     plays: list[Play]
     plays_expected: dict[str, int]  # env_id -> plays of this step, all arms, all units
+    newest: bool = False  # free schedule: by the newest policy that is published when a worker begins, at least policy_version
+    repeat: int = 0  # free schedule: how often these plays were asked for before, and were too old for their batch
 
 
 class Turn(Part, frozen=True, kw_only=True):
@@ -85,6 +87,7 @@ class RolloutFinished(Record, frozen=True, kw_only=True):
     lost: str = ""  # infrastructure reason after the last try; then nothing else counts
     witness_min_return: float = 0.0
     reward_min: float = 0.0
+    repeat: int = 0  # of the request
 
 
 class AuditRequested(Record, frozen=True, kw_only=True):
@@ -96,6 +99,7 @@ class AuditRequested(Record, frozen=True, kw_only=True):
     generation: int
     source: str
     play: Reference
+    repeat: int = 0  # of the play
 
 
 class AuditFinished(Record, frozen=True, kw_only=True):
@@ -108,3 +112,4 @@ class AuditFinished(Record, frozen=True, kw_only=True):
     equal: bool
     difference: str = ""
     lost: str = ""
+    repeat: int = 0  # of the play

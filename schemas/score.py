@@ -41,6 +41,7 @@ class EnvScored(Record, frozen=True, kw_only=True):
     earlier_regret: float = 0.0  # the hint's gain for the frozen earlier policy, where the recipe asks for it
     earlier_regret_se: float = 0.0
     earlier_pairs: int = 0
+    repeat: int = 0  # of the plays (free schedule)
 
 
 class ScoredDesign(Part, frozen=True, kw_only=True):

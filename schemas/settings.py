@@ -44,8 +44,9 @@ class Settings(BaseModel):
 
 
 class ScheduleSettings(Settings):
-    kind: Literal["fixed"] = "fixed"
-    """Deterministic and asynchronous; the free schedule comes with its own issue."""
+    kind: Literal["fixed", "free"] = "fixed"
+    """fixed: deterministic and asynchronous. free: plays by the newest policy, no batch waits for a straggler, what is too old is
+    played again; each planned sample is trained once, but no run repeats another's weights."""
     steps: int = Field(default=400, ge=1)
     """Optimizer steps, a multiple of `interval`."""
     interval: int = Field(default=4, ge=1)
@@ -58,6 +59,11 @@ class ScheduleSettings(Settings):
     """Further steps that the designing policy is behind."""
     memory_lag: int = Field(default=2, ge=1)
     """A generation is designed with memory up to the one this many before it."""
+    max_lag_agent: int | None = Field(default=None, ge=0)
+    """free: most versions that a play may be old when it is trained, at least `lag`, the distance at which plays are asked for;
+    none: lag + interval."""
+    max_lag_designer: int | None = Field(default=None, ge=1)
+    """free: the same for a design, at least lag + lead + delay, which the schedule itself keeps to; none: that."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -65,11 +71,25 @@ class ScheduleSettings(Settings):
             raise ValueError(f"delay ({self.delay}) must be at least interval ({self.interval})")
         if self.steps % self.interval:
             raise ValueError(f"steps ({self.steps}) must be a multiple of interval ({self.interval})")
+        designer = self.lag + self.lead + self.delay
+        if self.kind == "fixed" and (self.max_lag_agent is not None or self.max_lag_designer is not None):
+            raise ValueError('max_lag_agent and max_lag_designer are for kind = "free": in "fixed" the schedule is the bound')
+        if self.max_lag_agent is not None and self.max_lag_agent < self.lag:
+            raise ValueError(f"max_lag_agent ({self.max_lag_agent}) must be at least lag ({self.lag})")
+        if self.max_lag_designer is not None and self.max_lag_designer < designer:
+            raise ValueError(
+                f"max_lag_designer ({self.max_lag_designer}) must be at least lag + lead + delay ({designer}), the age at which "
+                "a design is trained: lower lead for a smaller one"
+            )
         return self
 
     def lag_limit(self, role: str) -> int:
-        """Most versions that a trained sample of the role ("agent", "designer") may be old: the schedule itself."""
-        return self.lag if role == "agent" else self.lag + self.lead + self.delay
+        """Most versions that a trained sample of the role ("agent", "designer") may be old; in "fixed" the schedule itself."""
+        if role != "agent":
+            designer = self.lag + self.lead + self.delay
+            return designer if self.max_lag_designer is None else self.max_lag_designer
+        free = self.lag + self.interval if self.max_lag_agent is None else self.max_lag_agent
+        return self.lag if self.kind == "fixed" else free
 
 
 class SamplingChoice(Settings):
@@ -288,6 +308,11 @@ class Recipe(Settings):
             raise ValueError("rollout.earlier_plays needs rollout.hint_plays: there is no regret to credit without a hint arm")
         if self.rollout.earlier_plays == 1:
             raise ValueError("rollout.earlier_plays must be 0 or at least 2: one pair says nothing")
+        if self.schedule.kind == "free" and self.rollout.earlier_plays and self.rollout.earlier_steps:
+            raise ValueError(
+                'rollout.earlier_steps must be 0 with schedule.kind = "free": an earlier policy may be gone when a straggler '
+                "asks for it, version 0 stays"
+            )
         if not self.skills:
             raise ValueError("skills must name at least one skill")
         if self.model.dialect not in ("nano", self.setting):

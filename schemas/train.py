@@ -31,6 +31,8 @@ class BatchReady(Record, frozen=True, kw_only=True):
     drain: bool = False  # designer samples only, after the last planned step
     lost: int = 0
     evicted: int = 0
+    stale: int = 0  # samples that were dropped for age while this batch was filled, each asked for again (free schedule)
+    asked_again: int = 0  # samples of this batch that had been
 
 
 class RoleStats(Part, frozen=True, kw_only=True):

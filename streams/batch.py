@@ -6,6 +6,7 @@ generation-closed and batch-ready. Out: generation-closed, batch-ready. Called b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from schemas import ids
@@ -21,6 +22,17 @@ from streams.eviction import Evictions
 from streams.generation import close_generation
 from streams.regret import Averages, fold_averages
 from streams.stage import Emit, Join, Outputs, Position, Positioned
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a batch takes of plays."""
+
+    scores: Sequence[EnvScored]
+    trained: Sequence[EnvScored]  # those whose plays are samples
+    evicted: int  # environments left out
+    planned: int  # version of samples that tell none
+    stale: int = 0  # samples that were dropped for age
 
 
 @dataclass
@@ -60,7 +72,7 @@ class BatchJoin(Join):
         scored = positioned.record
         if not isinstance(scored, EnvScored) or self._is_finished(scored.generation):
             return False
-        state = self._open.setdefault(scored.generation, _Generation())
+        state = self._state(scored.generation)
         if (scored.env_id, scored.step) in state.scores:
             return False
         state.scores[scored.env_id, scored.step] = scored
@@ -78,13 +90,36 @@ class BatchJoin(Join):
         slots = self._slots.get(self._next_closing)
         if slots is None:
             return False
-        if not all(self._evictions.complete(slots, step) for step in self.schedule.steps_of(slots.generation)):
+        if not self._is_window_complete(slots):
             return False
-        state = self._open.setdefault(slots.generation, _Generation())
+        state = self._state(slots.generation)
         closed = close_generation(self.run_id, self.recipe, slots, state.scores, self._averages)
         self._note_closed(closed)
         outputs.records.append(Emit(closed))
         return True
+
+    def _state(self, generation: int) -> _Generation:
+        return self._open.setdefault(generation, _Generation())
+
+    def _is_window_complete(self, slots: SlotsClosed) -> bool:
+        """Whether every score that the generation closes with is in."""
+        return all(self._evictions.complete(slots, step) for step in self.schedule.steps_of(slots.generation))
+
+    def _is_played(self, slots: SlotsClosed, step: int) -> bool:
+        """Whether the plays of batch `step` are in; `slots`: the generation that the step plays."""
+        return self._evictions.complete(slots, step)
+
+    def _played(self, slots: SlotsClosed, step: int) -> Played:
+        """The plays of a batch that has them all."""
+        scores = self._state(slots.generation).scores
+        requested = [scores[member.env_id, step] for member in self._evictions.requested(slots, step)]
+        trained = {member.env_id for member in self._evictions.trained(slots, step)}
+        return Played(
+            scores=requested,
+            trained=[scored for scored in requested if scored.env_id in trained],
+            evicted=len(slots.members) - len(trained),
+            planned=self.schedule.play_version(step),
+        )
 
     def _note_closed(self, closed: GenerationClosed) -> None:
         if closed.generation != self._next_closing:
@@ -106,7 +141,7 @@ class BatchJoin(Join):
         slots = None
         if not self.schedule.is_drain(step):
             slots = self._slots.get(self.schedule.generation_of(step))
-            if slots is None or not self._evictions.complete(slots, step):
+            if slots is None or not self._is_played(slots, step):
                 return False
         outputs.records.append(Emit(self._batch(step, slots, due)))
         self._last_batch = step
@@ -129,10 +164,10 @@ class BatchJoin(Join):
         return True
 
     def _batch(self, step: int, slots: SlotsClosed | None, due: int | None) -> BatchReady:
-        agent = self._agent_samples(slots, step) if slots is not None else []
+        played = self._played(slots, step) if slots is not None else Played([], [], 0, step)
+        agent = self._agent_samples(played, step)
         designer = self._designer_samples(due, step) if due is not None else []
-        scores = self._step_scores(slots, step) if slots is not None else []
-        members = len(slots.members) if slots is not None else 0
+        again = {play.play_id for scored in played.trained if scored.repeat for arm in scored.arms for play in arm.plays}
         return BatchReady(
             run_id=self.run_id,
             event_id=ids.event_id("batch", self.run_id, step),
@@ -142,33 +177,24 @@ class BatchJoin(Join):
             designer_generation=-1 if due is None else due,
             samples=agent + designer,
             drain=slots is None,
-            lost=sum(scored.lost for scored in scores),
-            evicted=members - (len(self._evictions.trained(slots, step)) if slots is not None else 0),
+            lost=sum(scored.lost for scored in played.scores),
+            evicted=played.evicted,
+            stale=played.stale,
+            asked_again=sum(sample.sample_id in again for sample in agent),
         )
 
-    def _step_scores(self, slots: SlotsClosed, step: int) -> list[EnvScored]:
-        scores = self._open.setdefault(slots.generation, _Generation()).scores
-        return [scores[member.env_id, step] for member in self._evictions.requested(slots, step)]
-
-    def _agent_samples(self, slots: SlotsClosed, step: int) -> list[Sample]:
-        """The step's plays in slot, arm and index order, with their advantages."""
+    def _agent_samples(self, played: Played, step: int) -> list[Sample]:
+        """The batch's plays, arm by arm and by index, with their advantages."""
         rollout = self.recipe.rollout
         arms = (PLAIN, HINTED) if rollout.train_hint_arm else (PLAIN,)
-        trained = {member.env_id for member in self._evictions.trained(slots, step)}
-        plays: list[tuple[str, str, PlayReturn]] = [
-            (scored.env_id, arm.arm, play)
-            for scored in self._step_scores(slots, step)
-            if scored.env_id in trained
-            for arm in scored.arms
-            if arm.arm in arms
-            for play in arm.plays
+        plays: list[tuple[EnvScored, str, PlayReturn]] = [
+            (scored, arm.arm, play) for scored in played.trained for arm in scored.arms if arm.arm in arms for play in arm.plays
         ]
         by_arm = rollout.advantage_group == "environment-arm"
-        groups = [(env_id, arm if by_arm else "") for env_id, arm, _ in plays]
+        groups = [(scored.env_id, scored.step, arm if by_arm else "") for scored, arm, _ in plays]
         advantages = z_scores([play.episode_return for _, _, play in plays], groups)
-        planned = self.schedule.play_version(step)
         return [
-            _sample(play.reference, play.play_id, AGENT, advantage, step, play.versions, planned, arm)
+            _sample(play.reference, play.play_id, AGENT, advantage, step, play.versions, played.planned, arm)
             for (_, arm, play), advantage in zip(plays, advantages, strict=True)
         ]
 

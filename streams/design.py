@@ -162,11 +162,16 @@ class DesignJoin(Join):
             self.run_id,
             self.recipe,
             generation,
-            self.schedule.design_version(generation),
+            self._designed_by(generation, state),
             state.verdicts,
             self._signatures,
             earlier,
         )
+
+    def _designed_by(self, generation: int, state: _Generation) -> int:
+        """The oldest version that wrote a design; the schedule's where none tells."""
+        told = [verdict.versions.oldest for verdict in state.verdicts.values() if verdict.versions.oldest >= 0]
+        return min(told, default=self.schedule.design_version(generation))
 
     def _request(self, generation: int, attempt: int, unit: int, slots: Sequence[int]) -> list[Emit]:
         """The unit's request at an attempt, unless it stands in the log."""
@@ -186,11 +191,16 @@ class DesignJoin(Join):
             unit_id=unit_id,
             generation=generation,
             design_attempt=attempt,
-            policy_version=self.schedule.design_version(generation),
+            policy_version=self._policy(generation),
             settings=design.sampling.on_wire(),
             hint_settings=design.hint_sampling.on_wire() if design.hint_by_second_call else None,
             slots=slots,
         )
+
+    def _policy(self, generation: int) -> int:
+        """The version that a request names: the schedule's; where that is free, the newest that is published."""
+        planned = self.schedule.design_version(generation)
+        return max(self._versions, default=planned) if self.recipe.schedule.kind == "free" else planned
 
     def _unit_id(self, generation: int, attempt: int, unit: int) -> str:
         return ids.design_unit_id(self.run_id, generation, attempt, unit)

@@ -76,8 +76,11 @@ class RolloutJoin(Join):
         """Whether the playing version is published and every score that may evict for this step is in."""
         return self.schedule.play_version(step) in self._versions and self._evictions.known_for_request(slots, step)
 
+    def _requested_members(self, slots: SlotsClosed, step: int) -> list[Member]:
+        return self._evictions.requested(slots, step)
+
     def _request(self, slots: SlotsClosed, step: int) -> list[Emit]:
-        members = self._evictions.requested(slots, step)
+        members = self._requested_members(slots, step)
         rollout = self.recipe.rollout
         plays = {member.env_id: self._plays(member.env_id, step) for member in members}
         earlier = {member.env_id: self._earlier_plays(member.env_id, step) for member in members}
@@ -106,6 +109,8 @@ class RolloutJoin(Join):
         plays: Mapping[str, list[Play]],
         version: int,
         expected: Mapping[str, int],
+        *,
+        repeat: int = 0,
     ) -> RolloutRequested:
         rollout = self.recipe.rollout
         return RolloutRequested(
@@ -131,6 +136,8 @@ class RolloutJoin(Join):
             ],
             plays=[play for member in members for play in plays[member.env_id]],
             plays_expected={member.env_id: expected[member.env_id] for member in members},
+            newest=self.recipe.schedule.kind == "free" and not any(play.arm in EARLIER for own in plays.values() for play in own),
+            repeat=repeat,
         )
 
     def _plays(self, env_id: str, step: int) -> list[Play]:
@@ -145,8 +152,8 @@ class RolloutJoin(Join):
         indices = range(self.recipe.rollout.earlier_plays if first else 0)
         return [self._play(env_id, step, arm, index) for arm in (EARLIER_PLAIN, EARLIER_HINTED) for index in indices]
 
-    def _play(self, env_id: str, step: int, arm: str, index: int) -> Play:
-        play_id = ids.play_id(env_id, step, arm, index)
+    def _play(self, env_id: str, step: int, arm: str, index: int, repeat: int = 0) -> Play:
+        play_id = ids.play_id(env_id, step, arm, index, repeat)
         return Play(
             play_id=play_id,
             env_id=env_id,

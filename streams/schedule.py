@@ -1,4 +1,4 @@
-"""The fixed schedule: what happens when, as a function of settings and the log. docs/ARCHITECTURE.md holds the table.
+"""The schedule: what happens when, as a function of settings and the log. docs/ARCHITECTURE.md holds the table.
 
 In: ScheduleSettings and, where the run was ended early, its last generation. Out: step, generation and version numbers.
 Called by every stage of this package. Pure: no clock, no state.
@@ -48,11 +48,11 @@ class Schedule:
         return range(generation * self.settings.interval, (generation + 1) * self.settings.interval)
 
     def design_version(self, generation: int) -> int:
-        """The policy version that designs a generation."""
+        """The policy version that designs a generation; in the free schedule the least one."""
         return max(0, generation * self.settings.interval - self.settings.lag - self.settings.lead)
 
     def play_version(self, step: int) -> int:
-        """The policy version that plays for a step."""
+        """The policy version that plays for a step; in the free schedule the least one."""
         return max(0, step - self.settings.lag)
 
     def earlier_version(self, step: int, behind: int) -> int:
@@ -98,9 +98,9 @@ class Schedule:
     @property
     def agent_lag_max(self) -> int:
         """Most steps that an agent's sample is old when it is trained."""
-        return self.settings.lag
+        return self.settings.lag_limit("agent")
 
     @property
     def designer_lag_max(self) -> int:
         """Most steps that a design is old when it is trained."""
-        return self.settings.lag + self.settings.lead + self.settings.delay
+        return self.settings.lag_limit("designer")

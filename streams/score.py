@@ -22,7 +22,7 @@ from schemas.settings import Recipe
 from streams.regret import Regret, mean, paired_regret, unpaired_regret
 from streams.stage import Emit, Join, Outputs, Position, Positioned
 
-GroupKey = tuple[str, int]  # env_id, step
+GroupKey = tuple[str, int, int]  # env_id, step, repeat
 NON_FINITE = "non_finite"
 AUDIT = "audit"
 ARMS = (PLAIN, HINTED, EARLIER_PLAIN, EARLIER_HINTED)
@@ -30,7 +30,7 @@ ARMS = (PLAIN, HINTED, EARLIER_PLAIN, EARLIER_HINTED)
 
 @dataclass
 class _Group:
-    """Plays of one (environment, step) as they come in."""
+    """Plays of one (environment, step, repeat) as they come in."""
 
     expected: int
     generation: int
@@ -54,20 +54,21 @@ class ScoreJoin(Join):
 
     def _know(self, positioned: Positioned) -> None:
         match positioned.record:
-            case EnvScored(env_id=env_id, step=step):
-                self._scored.add((env_id, step))
+            case EnvScored(env_id=env_id, step=step, repeat=repeat):
+                self._scored.add((env_id, step, repeat))
             case AuditRequested(play_id=play_id):
                 self._audited.add(play_id)
             case SlotsClosed() as slots:
-                self._sources[slots.generation] = {member.env_id: member.source for member in slots.members}
-                self._sources.pop(slots.generation - self._generations_kept, None)
+                self._sources.setdefault(slots.generation, {member.env_id: member.source for member in slots.members})
+                if self.recipe.schedule.kind == "fixed":  # in the free one plays may be asked for again until the run's end
+                    self._sources.pop(slots.generation - self._generations_kept, None)
                 self._touched.update(self._groups)
 
     def _hold(self, positioned: Positioned) -> bool:
         record = positioned.record
         if not isinstance(record, RolloutFinished | AuditFinished):
             return False
-        key = (record.env_id, record.step)
+        key = (record.env_id, record.step, record.repeat)
         if key in self._scored:
             return False
         group = self._groups.setdefault(key, _Group(0, record.generation))
@@ -121,6 +122,7 @@ class ScoreJoin(Join):
                         generation=play.generation,
                         source=source,
                         play=positioned.reference,
+                        repeat=play.repeat,
                     )
                 )
             )
@@ -132,7 +134,7 @@ class ScoreJoin(Join):
         return all(play_id in group.audits for play_id, (play, _) in group.plays.items() if self._audit_due(play))
 
     def _score(self, key: GroupKey, group: _Group) -> EnvScored:
-        env_id, step = key
+        env_id, step, repeat = key
         plays = sorted(group.plays.values(), key=lambda pair: (pair[0].arm, pair[0].index))
         counted = _counted(plays, paired=self.recipe.rollout.paired)
         arms = [_arm(arm, counted) for arm in ARMS if any(play.arm == arm for play, _ in plays)]
@@ -141,7 +143,7 @@ class ScoreJoin(Join):
         lost = sum(bool(play.lost) for play, _ in plays)
         return EnvScored(
             run_id=self.run_id,
-            event_id=ids.event_id("scored", env_id, step),
+            event_id=ids.event_id("scored", env_id, step, *([repeat] if repeat else [])),
             causation_id=plays[-1][0].event_id,
             env_id=env_id,
             step=step,
@@ -156,6 +158,7 @@ class ScoreJoin(Join):
             earlier_regret=earlier.mean,
             earlier_regret_se=earlier.error,
             earlier_pairs=earlier.pairs,
+            repeat=repeat,
         )
 
 

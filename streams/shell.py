@@ -148,7 +148,8 @@ class StageShell:
 
     async def _live(self, epoch: int) -> None:
         """Reads the past, lets the inputs in, then follows the control topics for as long as the epoch lasts."""
-        feed = await asyncio.to_thread(ControlFeed, self._context.broker, self.run.run_id, self.spec.control, self.spec.own_work)
+        control = self.spec.control_topics(self.run.recipe)
+        feed = await asyncio.to_thread(ControlFeed, self._context.broker, self.run.run_id, control, self.spec.own_work)
         try:
             past = await asyncio.to_thread(feed.read_present)
             join = await asyncio.to_thread(self.spec.make_join, self.run)

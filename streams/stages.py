@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from infra.runs import Run
+from schemas.settings import Recipe
 from schemas.topics import Topic
 from streams.stage import Join, Stage
 
@@ -22,6 +23,11 @@ class StageSpec:
     own_work: tuple[Topic, ...]
     by_run: bool
     make_join: Callable[[Run], Join]
+    free_control: tuple[Topic, ...] = ()  # besides, where the schedule is free
+
+    def control_topics(self, recipe: Recipe) -> tuple[Topic, ...]:
+        """The run topics that the stage reads from the run's start."""
+        return self.control + (self.free_control if recipe.schedule.kind == "free" else ())
 
 
 def _design(run: Run) -> Join:
@@ -39,9 +45,11 @@ def _design(run: Run) -> Join:
 
 
 def _rollout(run: Run) -> Join:
+    from streams.freerollout import FreeRolloutJoin
     from streams.rollout import RolloutJoin
 
-    return RolloutJoin(run.run_id, run.recipe)
+    kind = FreeRolloutJoin if run.recipe.schedule.kind == "free" else RolloutJoin
+    return kind(run.run_id, run.recipe)
 
 
 def _score(run: Run) -> Join:
@@ -53,9 +61,11 @@ def _score(run: Run) -> Join:
 def _batch(run: Run) -> Join:
     from streams.batch import BatchJoin
     from streams.diversity import similarity_kernel
+    from streams.freebatch import FreeBatchJoin
 
     similarity_kernel(["warm"])  # scikit-learn takes seconds to import: here, in a thread, not when the first generation closes
-    return BatchJoin(run.run_id, run.recipe)
+    kind = FreeBatchJoin if run.recipe.schedule.kind == "free" else BatchJoin
+    return kind(run.run_id, run.recipe)
 
 
 SPECS: dict[Stage, StageSpec] = {
@@ -72,6 +82,7 @@ SPECS: dict[Stage, StageSpec] = {
         (Topic.ROLLOUT_REQUESTED,),
         True,
         _rollout,
+        (Topic.SLOTS_CLOSED,),
     ),
     Stage.SCORE: StageSpec(
         (Topic.ROLLOUT_FINISHED, Topic.AUDIT_FINISHED),
@@ -86,5 +97,6 @@ SPECS: dict[Stage, StageSpec] = {
         (),
         True,
         _batch,
+        (Topic.ENV_SCORED,),
     ),
 }

@@ -23,6 +23,8 @@ from schemas.topics import BY_RECORD, Topic, key_of
 from schemas.train import BatchReady, Canary, PolicyPublished
 from streams.batch import BatchJoin
 from streams.design import DesignJoin
+from streams.freebatch import FreeBatchJoin
+from streams.freerollout import FreeRolloutJoin
 from streams.held import HeldInputs
 from streams.rollout import RolloutJoin
 from streams.schedule import Schedule
@@ -69,14 +71,15 @@ def policy(run_id: str, version: int) -> PolicyPublished:
     )
 
 
-def answer(record: Record, shares: Shares) -> list[Record]:
-    """What the workers write in answer to a request."""
+def answer(record: Record, shares: Shares, newest: int = 0) -> list[Record]:
+    """What the workers write in answer to a request; `newest`: the policy that a worker finds published."""
     match record:
         case DesignRequested() as request:
             places = range(len(request.slots))
             return [make(request, place) for place in places for make in (_proposal, lambda r, p: _verdict(r, p, shares))]
         case RolloutRequested() as request:
-            return [_play(request, place, shares) for place in range(len(request.plays))]
+            version = max(request.policy_version, newest) if request.newest else request.policy_version
+            return [_play(request, place, shares, version) for place in range(len(request.plays))]
         case AuditRequested() as request:
             return [
                 AuditFinished(
@@ -87,6 +90,7 @@ def answer(record: Record, shares: Shares) -> list[Record]:
                     step=request.step,
                     generation=request.generation,
                     equal=not ids.chosen(request.play_id, shares.unequal, "unequal"),
+                    repeat=request.repeat,
                 )
             ]
         case BatchReady(run_id=run_id, step=step, drain=False):
@@ -145,7 +149,7 @@ def _span(version: int) -> Span:
     return Span(start=0, end=1, policy_version=version, policy_digest="digest", settings=SamplingSettings())
 
 
-def _play(request: RolloutRequested, place: int, shares: Shares) -> RolloutFinished:
+def _play(request: RolloutRequested, place: int, shares: Shares, version: int) -> RolloutFinished:
     play = request.plays[place]
     lost = "worker died" if ids.chosen(play.play_id, shares.lost_play, "lost") else ""
     broken = not lost and ids.chosen(play.play_id, shares.non_finite, "non-finite")
@@ -166,7 +170,8 @@ def _play(request: RolloutRequested, place: int, shares: Shares) -> RolloutFinis
         won=won and not lost and not broken,
         end_reason="non_finite" if broken else "terminated",
         lost=lost,
-        spans=[] if lost else [_span(request.policy_version)],
+        spans=[] if lost else [_span(version)],
+        repeat=request.repeat,
     )
 
 
@@ -204,6 +209,8 @@ class World:
         self._end_at = end_at  # time is up when this generation is opened
         self._ordered = restart == 0.0 and seed == 0
         self._work: list[Record] = []
+        self._begun: list[tuple[RolloutRequested, int, list[Record]]] = []  # free: units at a worker, its policy, its answers
+        self._newest = 0
         self._committed: dict[tuple[str, int], int] = {}
         self.restarts = 0
         self.processes = {stage: self._start(stage) for stage in Stage}
@@ -255,20 +262,31 @@ class World:
         topic = BY_RECORD[type(record)]
         partition = unit_partition(*unit, 3) if unit else partition_of(key_of(record), 3)
         self.log[topic, partition].append(record)
+        if isinstance(record, PolicyPublished):
+            self._newest = max(self._newest, record.version)
         if answer(record, self.shares):
             self._work.append(record)
 
     def _actions(self) -> Iterator[tuple[str, Any]]:
         for stage, process in self.processes.items():
             for (topic, partition), records in self.log.items():
-                if topic in SPECS[stage].control and process.known[topic, partition] < len(records):
+                if topic in SPECS[stage].control_topics(self.recipe) and process.known[topic, partition] < len(records):
                     yield "learn", (stage, topic, partition)
                 if topic in SPECS[stage].inputs and process.read[topic, partition] < len(records):
                     yield "accept", (stage, topic, partition)
             for generation in process.openings:
                 yield "open", (stage, generation)
+        batches = [record.step for record in self._work if isinstance(record, BatchReady)]
+        free = self.recipe.schedule.kind == "free"
         for record in self._work:
-            yield "work", record
+            if not free or not isinstance(record, BatchReady | RolloutRequested):
+                yield "work", record
+            elif isinstance(record, RolloutRequested):
+                yield "begin", record
+            elif record.step == min(batches):  # one trainer publishes in order
+                yield "work", record
+        for unit in self._begun:
+            yield "deliver", unit
 
     def _do_learn(self, argument: tuple[Stage, Topic, int]) -> None:
         stage, topic, partition = argument
@@ -301,6 +319,20 @@ class World:
         for one in answers:
             self.write(one)
 
+    def _do_begin(self, record: RolloutRequested) -> None:
+        """A worker takes the newest policy; seldom it dies, and the unit is played again by whatever is newest then."""
+        if self._random.random() > 0.1:
+            self._work.remove(record)
+        answers = answer(record, self.shares, self._newest)
+        self._random.shuffle(answers)
+        self._begun.append((record, self._newest, answers))
+
+    def _do_deliver(self, unit: tuple[RolloutRequested, int, list[Record]]) -> None:
+        for _ in range(self._random.randint(1, len(unit[2]))):
+            self.write(unit[2].pop())
+        if not unit[2]:
+            self._begun.remove(unit)
+
     def _carry(self, process: Process, outputs: Outputs) -> None:
         for emit in outputs.records:
             assert isinstance(emit, Emit)
@@ -321,7 +353,7 @@ class World:
         process = Process(stage, _make_join(stage, self.run_id, self.recipe))
         past = []
         for (topic, partition), records in self.log.items():
-            if topic in SPECS[stage].control + SPECS[stage].own_work:
+            if topic in SPECS[stage].control_topics(self.recipe) + SPECS[stage].own_work:
                 process.known[topic, partition] = len(records)
                 past += [Positioned(topic, partition, place, record) for place, record in enumerate(records)]
             if topic in SPECS[stage].inputs:
@@ -335,11 +367,11 @@ def _make_join(stage: Stage, run_id: str, recipe: Recipe) -> Join:
         case Stage.DESIGN:
             return DesignJoin(run_id, recipe, DOCUMENTS)
         case Stage.ROLLOUT:
-            return RolloutJoin(run_id, recipe)
+            return FreeRolloutJoin(run_id, recipe) if recipe.schedule.kind == "free" else RolloutJoin(run_id, recipe)
         case Stage.SCORE:
             return ScoreJoin(run_id, recipe)
         case Stage.BATCH:
-            return BatchJoin(run_id, recipe)
+            return FreeBatchJoin(run_id, recipe) if recipe.schedule.kind == "free" else BatchJoin(run_id, recipe)
 
 
 def _samples(batch: BatchReady) -> list[tuple[str, str, float, int, int]]:

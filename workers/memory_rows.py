@@ -210,6 +210,7 @@ def _slots_closed(record: SlotsClosed) -> list[TableRow]:
 
 def _episode(record: RolloutFinished) -> list[TableRow]:
     row = _named(record, "tokens", "logprobs", "spans", "turns", "index", "plays_expected", "witness_min_return", "reward_min")
+    row["asked_before"] = row.pop("repeat")
     row["play_index"] = record.index
     row["observations"] = [turn.observation for turn in record.turns]
     row["actions"] = [turn.action for turn in record.turns]
@@ -221,15 +222,21 @@ def _episode(record: RolloutFinished) -> list[TableRow]:
 
 
 def _audit_requested(record: AuditRequested) -> list[TableRow]:
-    return [("audits", {**_named(record, "source", "play"), "state": "requested", "equal": False, "difference": "", "lost": ""})]
+    return [
+        (
+            "audits",
+            {**_named(record, "source", "play", "repeat"), "state": "requested", "equal": False, "difference": "", "lost": ""},
+        )
+    ]
 
 
 def _audit_finished(record: AuditFinished) -> list[TableRow]:
-    return [("audits", {**_named(record), "state": "finished"})]
+    return [("audits", {**_named(record, "repeat"), "state": "finished"})]
 
 
 def _scored(record: EnvScored) -> list[TableRow]:
-    row = _named(record, "arms")
+    row = _named(record, "arms", "repeat")
+    row["asked_before"] = record.repeat
     arms = {arm.arm: arm for arm in record.arms}
     for name in (PLAIN, HINTED):
         arm = arms.get(name)

@@ -14,7 +14,7 @@ from infra.kafka import BrokerWatch, ControlReader, LogEntry
 from infra.policystore import PolicyStore
 from infra.runs import Run, find_folder
 from infra.telemetry import get_logger, observe, set_gauge
-from schemas.errors import StageTimeoutError
+from schemas.errors import PolicyError, StageTimeoutError
 from schemas.settings import BrokerSettings, Recipe
 from schemas.topics import Topic
 from schemas.train import PolicyPublished
@@ -59,11 +59,11 @@ class PolicyFeed:
         self._reader = ControlReader(broker, [Topic.POLICY_PUBLISHED], run.run_id)
         self._known: dict[int, PolicyPublished] = {}
 
-    def hold(self, version: int) -> None:
-        """Makes the sampler hold the version."""
+    def hold(self, version: int, *, newest: bool = False) -> None:
+        """Makes the sampler hold the version, or where `newest` the newest that is published, at least `version`."""
         self._note(self._reader.catch_up())
         end, reachable = time.monotonic() + self._wait_s, BrokerWatch(self._broker)
-        while version not in self._known:
+        while not (max(self._known, default=-1) >= version if newest else version in self._known):
             if self._interrupted():
                 raise SamplingInterrupted
             reachable.check()
@@ -73,11 +73,21 @@ class PolicyFeed:
                     f"Check that the trainer runs (newest version seen: {max(self._known, default='none')})",
                 )
             self._note(self._reader.poll(POLL_S))
+        self._load(max(self._known) if newest else version, newest=newest)
+
+    def _load(self, version: int, *, newest: bool) -> None:
         published = self._known[version]
         if (self._sampler.policy_version, self._sampler.policy_digest) == (version, published.digest):
             return
         started = time.monotonic()
-        self._sampler.load(published, self._store.fetch(published))
+        try:
+            self._sampler.load(published, self._store.fetch(published))
+        except PolicyError:
+            self._note(self._reader.catch_up())
+            if not newest or max(self._known) == version:
+                raise
+            self._load(max(self._known), newest=True)  # the trainer went on meanwhile, and the old ones are removed
+            return
         observe("spade_policy_load_seconds", time.monotonic() - started)
         set_gauge("spade_policy_version", version)
         log.info(

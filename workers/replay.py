@@ -123,14 +123,14 @@ def read_run(source: RecordSource, recorded: Recorded) -> tuple[Run, PolicyPubli
     """The episode's run, and the publication of the policy that sampled it (the last one of its version and digest)."""
     request = recorded.request
     spans = [span for one in (recorded.play, *recorded.unit.values()) for span in one.spans]
-    digest = spans[0].policy_digest if spans else ""
+    digest, version = (spans[0].policy_digest, spans[0].policy_version) if spans else ("", request.policy_version)
     started: RunStarted | None = None
     policy: PolicyPublished | None = None
     for one in source.scan([Topic.RUN_STARTED, Topic.POLICY_PUBLISHED], request.run_id):
         record = one.record
         if isinstance(record, RunStarted) and started is None:
             started = record
-        elif isinstance(record, PolicyPublished) and record.version == request.policy_version:
+        elif isinstance(record, PolicyPublished) and record.version == version:
             policy = record if digest in ("", record.digest) else policy
     if started is None:
         raise SettingsError(f"{source.name} holds no first record of run {request.run_id}", "Its settings are unknown")

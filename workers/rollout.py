@@ -77,13 +77,13 @@ class RolloutWork:
         """One unit of plays; the episodes, in the order of the plays."""
         assert isinstance(record, RolloutRequested)  # the topic holds no other
         started = time.monotonic()
-        self._policies.hold(record.policy_version)
+        self._policies.hold(record.policy_version, newest=record.newest)
         rules = Rules(record.settings, record.max_turns, record.context_tokens, self._settings.unterminated_return)
         environments = {environment.env_id: environment for environment in record.environments}
         episodes = [Episode(play, environments[play.env_id], record.max_turns) for play in record.plays]
         sessions = SessionTable(self._sandbox, self._settings.tries)
         play_all(episodes, self._sampler, sessions, self._dialect, rules, self._interrupted)
-        self._tell(record, episodes, time.monotonic() - started)
+        self._tell(record, episodes, time.monotonic() - started, self._sampler.policy_version)
         return [(Topic.ROLLOUT_FINISHED, finished(record, episode, rules)) for episode in episodes]
 
     def give_up(self, record: Record, at: Reference, reason: str) -> Outputs:
@@ -93,7 +93,7 @@ class RolloutWork:
         return [(Topic.ROLLOUT_FINISHED, lost_play(record, play, environments[play.env_id], reason)) for play in record.plays]
 
     @staticmethod
-    def _tell(record: RolloutRequested, episodes: list[Episode], seconds: float) -> None:
+    def _tell(record: RolloutRequested, episodes: list[Episode], seconds: float, policy_version: int) -> None:
         tokens = sum(span.end - span.start for episode in episodes for span in episode.spans)
         count("spade_tokens_sampled_total", tokens, role=AGENT)
         observe("spade_play_seconds", seconds)
@@ -109,7 +109,7 @@ class RolloutWork:
             ends=dict(ends),
             faults=dict(faults),
             tokens=tokens,
-            policy_version=record.policy_version,
+            policy_version=policy_version,
             seconds=round(seconds, 2),
         )
 
@@ -154,4 +154,5 @@ def _common(request: RolloutRequested, play: Play, environment: PlayEnvironment)
         "plays_expected": request.plays_expected[play.env_id],
         "witness_min_return": environment.witness_min_return,
         "reward_min": environment.reward_min,
+        "repeat": request.repeat,
     }

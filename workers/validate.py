@@ -206,4 +206,5 @@ def _audited(request: AuditRequested, difference: str = "", lost: str = "") -> A
         equal=not (difference or lost),
         difference=difference,
         lost=lost,
+        repeat=request.repeat,
     )

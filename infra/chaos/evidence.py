@@ -35,7 +35,7 @@ TOLD = frozenset({"created_at", "tries", "seconds", "gate_cpu_s", "gate_wall_s",
 TOLD_OF_POLICY = frozenset({"place", "causation_id"})
 
 Place = tuple[int, int]  # partition, offset
-Group = tuple[str, int]  # env_id, step
+Group = tuple[str, int, int]  # env_id, step, repeat
 
 
 @dataclass
@@ -99,7 +99,7 @@ class Evidence:
             case EnvValidated() | EnvRejected():
                 self.designs_judged.add(record.env_id)
             case RolloutRequested():
-                self.plays_asked.update({play.play_id: (play.env_id, record.step) for play in record.plays})
+                self.plays_asked.update({play.play_id: (play.env_id, record.step, record.repeat) for play in record.plays})
             case RolloutFinished():
                 self.plays_ended[record.play_id] = record.lost
             case AuditRequested():
@@ -113,11 +113,11 @@ class Evidence:
 
     def _note_decision(self, record: Record) -> None:
         match record:
-            case EnvScored(env_id=env_id, step=step):
-                if (env_id, step) in self.scores:
-                    self.scored_again.append((env_id, step))
+            case EnvScored(env_id=env_id, step=step, repeat=repeat):
+                if (env_id, step, repeat) in self.scores:
+                    self.scored_again.append((env_id, step, repeat))
                 else:
-                    self.scores[env_id, step] = [play.play_id for arm in record.arms for play in arm.plays]
+                    self.scores[env_id, step, repeat] = [play.play_id for arm in record.arms for play in arm.plays]
             case GenerationClosed():
                 self.rewards[record.event_id] = len(record.designs)
             case BatchReady(step=step):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from infra.chaos.evidence import Evidence
     from infra.chaos.guarantees import Finding
     from infra.cli.launch import Services
+    from schemas.settings import Recipe
 
 
 class GuaranteeError(SpadeError):
@@ -56,6 +57,7 @@ def chaos(
         else:
             if not recipe:
                 raise SettingsError("spade chaos names no recipe", "Write for example: spade chaos tiny --kills 10")
+            _require_fixed(options.read_recipe(recipe, overrides))
             order = disturb.Order(recipe, tuple(overrides or ()), _folder(folder), kills, seed, minutes * 60, broker, store)
             findings = disturb.disturb(order, check_evidence)
     show_findings(findings)
@@ -104,6 +106,15 @@ def _folder(given: str) -> Path:
     folder = new_folder(given, "chaos").resolve()
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def _require_fixed(recipe: Recipe) -> None:
+    """Raises SettingsError for a schedule whose undisturbed run is no measure: its samples and weights never repeat."""
+    if recipe.schedule.kind != "fixed":
+        raise SettingsError(
+            'spade chaos holds a run against the same run undisturbed, which schedule.kind = "free" does not repeat',
+            "Disturb the fixed schedule, or check a free run alone: spade chaos --check RUN",
+        )
 
 
 def _check_run(named: str, broker: str, store: str) -> list[Finding]:

@@ -45,6 +45,8 @@ class StepFacts:
     loss: float
     roles: dict[str, RoleFacts]
     seconds: dict[str, float]  # by phase
+    stale: int = 0  # samples dropped for age while its batch was filled (free schedule)
+    asked_again: int = 0  # its samples that had been
 
 
 @dataclass(frozen=True)

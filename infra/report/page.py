@@ -52,6 +52,11 @@ WORDS = (
         "where the agent has learned what the hints say and the designer has not found harder tasks yet",
     ),
     ("loss", "of the policy gradient, by role; it measures the batch, not the quality: it need not fall"),
+    (
+        "too old",
+        "plays that were older than their role's bound when a batch would have taken them: dropped, and played again under "
+        "new ids by a newer policy (free schedule)",
+    ),
     ("drain", "a last step that trains the designs of the last generation, without plays"),
     ("repeats", "share of designs that nearly equal an earlier one, names and numbers aside: high for a model this small"),
     (
@@ -151,15 +156,17 @@ def _steps(facts: RunFacts) -> str:
     roles = ("agent", "designer")
     columns = [f"{role} {what}" for role in roles for what in ("samples", "loss", "ESS", "lag")]
     phases = sorted({phase for step in facts.steps for phase in step.seconds})
-    rows = []
+    free = any(step.stale or step.asked_again for step in facts.steps)
+    rows: list[list[str]] = []
     for step in facts.steps:
         row = [f"{step.step}{' (drain)' if step.drain else ''}", str(step.step + 1), f"{step.loss:+.4f}"]
         for role in roles:
             found = step.roles.get(role)
             row += [str(found.samples), f"{found.loss:+.4f}", f"{found.ess:.4f}", str(found.lag)] if found else ["-"] * 4
         row += [f"{step.seconds.get(phase, 0.0):.2f}" for phase in phases]
-        rows.append(row)
-    return _table(("step", "publishes policy", "loss", *columns, *(f"{phase} s" for phase in phases)), rows)
+        rows.append(row + ([str(step.stale), str(step.asked_again)] if free else []))
+    extra = ("too old", "played again") if free else ()
+    return _table(("step", "publishes policy", "loss", *columns, *(f"{phase} s" for phase in phases), *extra), rows)
 
 
 def _example(example: ExampleFacts) -> str:

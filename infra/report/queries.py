@@ -24,6 +24,7 @@ from infra.report.facts import (
     StepFacts,
     TurnFacts,
 )
+from schemas.settings import ScheduleSettings
 
 GENERATIONS = """
 SELECT g.generation AS generation, g.proposed AS proposed, g.valid AS valid, g.rejected_by_rule AS rejected,
@@ -66,9 +67,13 @@ FROM verdicts FINAL WHERE run_id = {run:String}
 """
 
 STEPS = """
-SELECT step, drain, skipped, loss, agent_samples, agent_loss, agent_ess, agent_lag_max,
-       designer_samples, designer_loss, designer_ess, designer_lag_max, seconds
-FROM steps FINAL WHERE run_id = {run:String} ORDER BY step
+SELECT s.step AS step, s.drain AS drain, s.skipped AS skipped, s.loss AS loss,
+       s.agent_samples AS agent_samples, s.agent_loss AS agent_loss, s.agent_ess AS agent_ess, s.agent_lag_max AS agent_lag_max,
+       s.designer_samples AS designer_samples, s.designer_loss AS designer_loss, s.designer_ess AS designer_ess,
+       s.designer_lag_max AS designer_lag_max, s.seconds AS seconds, b.stale AS stale, b.asked_again AS asked_again
+FROM steps AS s FINAL
+LEFT JOIN (SELECT step, stale, asked_again FROM batches FINAL WHERE run_id = {run:String}) AS b ON s.step = b.step
+WHERE s.run_id = {run:String} ORDER BY s.step
 """
 
 # Three environments to look at: where the hint helped most, the last one at the frontier, and a hard one.
@@ -164,12 +169,11 @@ def read_alarms(store: Store, run_id: str) -> list[str]:
 
 
 def lag_limits(recipe: dict[str, Any]) -> dict[str, int]:
-    """Most versions that a trained sample may be old, by role: the fixed schedule itself."""
-    schedule = recipe.get("schedule")
-    if not schedule:
+    """Most versions that a trained sample may be old, by role, of a recipe as its run's first record holds it."""
+    if not recipe.get("schedule"):
         return {}
-    lag = int(schedule["lag"])
-    return {"agent": lag, "designer": lag + int(schedule["lead"]) + int(schedule["delay"])}
+    schedule = ScheduleSettings.model_validate(recipe["schedule"])
+    return {role: schedule.lag_limit(role) for role in ("agent", "designer")}
 
 
 def _count(store: Store, table: str, run_id: str) -> int:
@@ -244,6 +248,8 @@ def _step(row: Row) -> StepFacts:
         loss=float(row["loss"]),
         roles={name: role(name) for name in ("agent", "designer") if int(row[f"{name}_samples"])},
         seconds={str(phase): float(value) for phase, value in dict(row["seconds"]).items()},
+        stale=int(row["stale"]),
+        asked_again=int(row["asked_again"]),
     )
 
 

@@ -134,6 +134,9 @@ def step_table(rows: list[StepFacts]) -> Table:
     table = Table(title="Optimizer steps: a batch each, and the policy that it published", title_justify="left")
     for name in ("step", "policy", "plays", "designs", "agent loss", "designer loss", "ESS", "lag in versions", "seconds"):
         table.add_column(name, justify="right")
+    free = any(row.stale or row.asked_again for row in rows)
+    if free:
+        table.add_column("too old / played again", justify="right")
     for row in rows:
         agent, designer = row.roles.get("agent"), row.roles.get("designer")
         both = [role for role in (agent, designer) if role is not None]
@@ -147,6 +150,7 @@ def step_table(rows: list[StepFacts]) -> Table:
             " / ".join(f"{role.ess:.2f}" for role in both) or "-",
             " / ".join(str(role.lag) for role in both) or "-",
             f"{sum(value for phase, value in row.seconds.items() if phase != 'wait'):.1f}",
+            *([f"{row.stale} / {row.asked_again}"] if free else []),
         )
     return table
 
