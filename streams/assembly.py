@@ -66,7 +66,7 @@ class Assembly:
         self._schedule = Schedule(recipe.schedule)
         self._bound = recipe.schedule.lag_limit("agent")
         self._arms = trained_arms(recipe)
-        self._rooms: dict[int, int] = {}  # generation -> environments
+        self._members: dict[int, frozenset[str]] = {}  # generation -> its environments
         self._seen: set[GroupKey] = set()
         self._evicted: set[str] = set()
         self._waiting: deque[Group] = deque()
@@ -76,7 +76,7 @@ class Assembly:
 
     def note_slots(self, slots: SlotsClosed) -> None:
         """Takes a generation's members; the first word counts."""
-        self._rooms.setdefault(slots.generation, len(slots.members))
+        self._members.setdefault(slots.generation, frozenset(member.env_id for member in slots.members))
 
     def note_scored(self, scored: EnvScored) -> None:
         """Takes a score, in log order; copies are passed over."""
@@ -97,7 +97,7 @@ class Assembly:
         filled: list[Filled] = []
         stale: list[Stale] = []
         while (room := self._room(self._filling.step)) is not None:
-            while self._waiting and len(self._filling.groups) < room:
+            while len(self._filling.groups) < room and self._is_known():
                 self._take(self._waiting.popleft(), stale)
             if len(self._filling.groups) < room:
                 break
@@ -107,16 +107,23 @@ class Assembly:
 
     def is_used_up(self, generation: int) -> int | None:
         """The batch that took the generation's last group (-1 where it has none); None while some are not taken."""
-        if generation not in self._rooms:
+        if generation not in self._members:
             return None
-        planned = self._rooms[generation] * len(self._schedule.steps_of(generation))
+        planned = len(self._members[generation]) * len(self._schedule.steps_of(generation))
         return self._last_use.get(generation, -1) if self._taken[generation] == planned else None
 
     def _room(self, step: int) -> int | None:
-        return self._rooms.get(self._schedule.generation_of(step)) if step < self._schedule.steps else None
+        members = self._members.get(self._schedule.generation_of(step))
+        return len(members) if members is not None and step < self._schedule.steps else None
+
+    def _is_known(self) -> bool:
+        """Whether a group waits whose generation's members are known; else it is waited for them: the order is the log's."""
+        return bool(self._waiting) and self._waiting[0].scored.generation in self._members
 
     def _take(self, group: Group, stale: list[Stale]) -> None:
         batch, scored = self._filling, group.scored
+        if scored.env_id not in self._members[scored.generation]:
+            return  # plays beside the batches: of an environment that is no member
         if group.oldest >= 0 and batch.step - group.oldest > self._bound:
             batch.stale += group.samples
             stale.append(Stale(scored, batch.step))

@@ -31,6 +31,7 @@ class FreeBatchJoin(BatchJoin):
                 self._assembly.note_slots(slots)
             case EnvScored() as scored:
                 self._assembly.note_scored(scored)
+                self._evictions.note(scored)
                 if not scored.repeat and not self._is_finished(scored.generation):
                     self._state(scored.generation).scores.setdefault((scored.env_id, scored.step), scored)
 

@@ -119,3 +119,12 @@ def test_when_the_slots_become_known_and_copies_of_scores_change_nothing() -> No
         told.add(tuple((one.step, tuple(group.scored.event_id for group in one.groups)) for one in taken))
     assert len(told) == 1
     assert len(next(iter(told))) == 4
+
+
+def test_plays_of_environments_that_are_no_members_are_passed_over() -> None:
+    assembly = Assembly(recipe())
+    assembly.note_slots(slots(0, "a"))
+    for one in (score("older", 0, 0), score("a", 0, 0)):
+        assembly.note_scored(one)
+    (first,), stale = assembly.advance()
+    assert ([group.scored.env_id for group in first.groups], stale) == (["a"], [])
