@@ -39,6 +39,7 @@ def assert_exact(world: World) -> None:
     assert [batch.step for batch in batches] == list(schedule.batches())
     trained = Counter(sample.sample_id for batch in batches for sample in batch.samples)
     assert set(trained.values()) <= {1}
+    advantages = {sample.sample_id: sample.advantage for batch in batches for sample in batch.samples}
     limits = world.recipe.schedule.lag_limit
     for batch in batches:
         assert all(0 <= sample.lag <= limits(sample.role) for sample in batch.samples)
@@ -67,6 +68,10 @@ def assert_exact(world: World) -> None:
                 stale += len(ids)
             else:
                 assert times <= {1} or (env_id in evicted and times == {0})
+                if times == {1}:
+                    for arm in scored.arms:  # its advantages are its own, though another step's group may lie in the same batch
+                        own = [advantages[play.play_id] for play in arm.plays if play.play_id in advantages]
+                        assert sum(own) == pytest.approx(0, abs=1e-6)
     assert sum(batch.stale for batch in batches) == stale
     designs = {
         design.env_id
