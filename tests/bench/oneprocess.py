@@ -46,7 +46,7 @@ class HeldPolicies:
     def __init__(self, store: PolicyStore, sampler: Any, published: dict[int, PolicyPublished]) -> None:
         self._store, self._sampler, self._published = store, sampler, published
 
-    def hold(self, version: int) -> None:
+    def hold(self, version: int, *, newest: bool = False) -> None:
         """Makes the sampler hold the version."""
         wanted = self._published[version]
         if (self._sampler.policy_version, self._sampler.policy_digest) != (version, wanted.digest):

@@ -87,7 +87,7 @@ class Digger:
 class HeldPolicy:
     """A feed whose sampler holds the policy already."""
 
-    def hold(self, version: int) -> None:
+    def hold(self, version: int, *, newest: bool = False) -> None:
         """Nothing to wait for."""
 
 

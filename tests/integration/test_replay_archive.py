@@ -99,7 +99,7 @@ def played(broker_settings: BrokerSettings, tmp_path_factory: pytest.TempPathFac
 class Held:
     """A feed whose sampler holds the policy already."""
 
-    def hold(self, version: int) -> None:
+    def hold(self, version: int, *, newest: bool = False) -> None:
         """Nothing to wait for."""
 
 

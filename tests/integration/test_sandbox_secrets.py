@@ -55,7 +55,7 @@ class WritingSampler(HashSampler):
 class AnyPolicy:
     """A feed that always holds the policy that is asked for."""
 
-    def hold(self, version: int) -> None:
+    def hold(self, version: int, *, newest: bool = False) -> None:
         """Holds all."""
 
 

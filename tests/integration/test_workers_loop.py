@@ -198,7 +198,7 @@ def make_unit(run_id: str, number: int, environments: int = 2, seeds: int = 6) -
 class HeldPolicy:
     """A feed whose sampler holds the policy already."""
 
-    def hold(self, version: int) -> None:
+    def hold(self, version: int, *, newest: bool = False) -> None:
         """Nothing to wait for."""
 
 
