@@ -19,6 +19,8 @@ from streams.assembly import Assembly, Stale, trained_arms
 from streams.rollout import RolloutJoin
 from streams.stage import Emit, Outputs, Position, Positioned
 
+REPEAT_PLACES = 1000  # over which units that repeat one environment are spread
+
 
 class FreeRolloutJoin(RolloutJoin):
     """Generations with groups that no batch has taken, and groups to be asked for again. Inputs are only acknowledged."""
@@ -112,6 +114,3 @@ class FreeRolloutJoin(RolloutJoin):
     def _place(unit_id: str) -> tuple[int, int]:
         """Spread over the pool by the unit's id."""
         return ids.sampling_seed(unit_id) % REPEAT_PLACES, REPEAT_PLACES
-
-
-REPEAT_PLACES = 1000
