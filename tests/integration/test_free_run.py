@@ -83,6 +83,7 @@ def kill_a_player(folder: Path, running: subprocess.Popen[bytes]) -> None:
             os.kill(int(begun[-1]), signal.SIGKILL)
             return
         time.sleep(0.05)
+    raise AssertionError(f"no rollout worker had a policy to play with:\n{told(folder, folder.parent)}")
 
 
 def told(folder: Path, tmp_path: Path) -> str:
