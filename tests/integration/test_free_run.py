@@ -25,6 +25,7 @@ from schemas.train import AGENT
 pytestmark = pytest.mark.integration
 LIMIT_S = 450.0
 SMALLER = {
+    "partitions": 12,  # of the shared broker
     "schedule.kind": "free",
     "schedule.interval": 2,
     "schedule.delay": 2,
