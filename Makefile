@@ -2,7 +2,7 @@
 # make demo      the whole self-play loop on this machine, with a report
 # make test      every check and test; as root it installs Debian's chromium-headless-shell and prometheus, which some tests drive
 # make soak      fifty random kills over a longer run, tides of processes, long outages; a quarter of an hour (SOAK_KILLS, SOAK_SEED)
-# make bench     the sandbox's and the gate's figures beside their targets; some minutes, as root, on an otherwise idle machine
+# make bench     figures of sandbox, gate, pipeline and memory beside their targets; some minutes, as root, on an otherwise idle machine
 # make lock      requirements.lock anew, after a change in pyproject.toml
 
 PYTHON ?= python3.11

@@ -1,37 +1,111 @@
-"""Memory as the design stage asks for it: which earlier environments the designer is shown.
+"""Memory as the design stage asks for it: which earlier environments the designer is shown, by SQL over the stored rows.
 
 In: the store, a run, and the last generation that may be seen. Out: memory lines, a function of the stored rows alone (ties by
-id, draws by a hash). Called by streams/app in a task of its own. Asynchronous, cancellable; raises StoreError, and
-StageTimeoutError where a generation does not get into the store.
+id, draws by a hash). Called by streams/recollection in a task of its own. Asynchronous, cancellable; raises StoreError, and
+StageTimeoutError where a generation, or a chosen environment's text, does not get into the store.
 
-Paper: two seeds of the same skill with win rate in [.15, .85], drawn from the ten of highest regret, and one negative with a
-win rate above .9 or below .1, among the last 200 environments. Nano: lines best (by reward), easy and hard of the last
-generations, two of each. Evicted environments are never shown.
+One question a skill ranks all of the skill's environments by the table `standings`, each as it was last measured up to that
+generation: seeds in the frontier by the lower confidence bound of regret (mean - lcb_errors * SE, and with fewer than two pairs
+of plays nothing above 0), negatives newest first, the most repeated by how often later designs repeat them. A second one reads
+the texts of the few that are chosen (infra/selection.py). Evicted environments are never shown; mastered ones age out.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from infra.clickhouse import Store, StoreAwayError
+from infra.clickhouse import Row, Store, StoreAwayError
 from infra.clock import Clock, SystemClock
+from infra.selection import BEST, Candidate, choose
 from schemas.design import MemoryLine
 from schemas.errors import StageTimeoutError
 from schemas.settings import MemorySettings
 
-NANO_LINES = 2  # of each kind
+DRAWN = 256  # newest environments of a kind of negative among which one is drawn
 POLL_S = 0.25
 
-_CANDIDATES = """
-SELECT env_id, generation, slot, skill, source, hint, win_rate, regret, reward
-FROM environments
-WHERE run_id = {run:String} AND generation <= {upto:Int32} AND generation >= {since:Int32} AND evicted = ''
-ORDER BY generation DESC, slot DESC, env_id
-LIMIT {limit:UInt32}
+# Each environment of the skill as it was last measured. Copies of a row are equal, so the groups need no FINAL.
+_CURRENT = """
+    SELECT
+        s.env_id AS env_id,
+        min(s.generation) AS born,
+        argMax(s.win_rate, s.measured) AS win_rate,
+        argMax(s.regret, s.measured) AS regret,
+        argMax(s.regret_se, s.measured) AS regret_se,
+        argMax(s.pairs, s.measured) AS pairs,
+        argMax(s.reward, s.measured) AS reward,
+        max(s.evicted != '') AS gone
+    FROM standings AS s
+    WHERE s.run_id = {run:String} AND s.skill = {skill:String} AND s.measured <= {upto:Int32} AND s.generation >= {since:Int32}
+      AND ({window:UInt32} = 0 OR s.env_id IN (SELECT env_id FROM newest))
+    GROUP BY env_id
 """
+
+_NEWEST = """
+    SELECT env_id FROM rewards
+    WHERE {window:UInt32} > 0 AND run_id = {run:String} AND generation <= {upto:Int32} AND valid AND evicted = ''
+    ORDER BY generation DESC, slot DESC, env_id
+    LIMIT 1 BY env_id
+    LIMIT {window:UInt32}
+"""
+
+_RANKED = f"""
+WITH
+    newest AS ({_NEWEST}),
+    current AS ({_CURRENT})
+SELECT kind, env_id, born AS generation, win_rate, regret
+FROM
+(
+    SELECT
+        env_id, born, win_rate, regret,
+        multiIf(
+            win_rate >= {{low:Float64}} AND win_rate <= {{high:Float64}}, 'best',
+            win_rate > {{easy:Float64}}, 'easy',
+            win_rate < {{hard:Float64}}, 'hard',
+            '') AS kind,
+        multiIf(
+            kind != 'best', toFloat64(born),
+            {{by_reward:UInt8}}, reward,
+            pairs >= 2 OR {{errors:Float64}} = 0, regret - {{errors:Float64}} * regret_se,
+            least(0, regret)) AS priority
+    FROM current
+    WHERE NOT gone AND kind != '' AND NOT (kind = 'easy' AND born <= {{aged:Int32}})
+)
+ORDER BY kind, priority DESC, env_id
+LIMIT {{drawn:UInt32}} BY kind
+"""  # noqa: S608  (our own text; values are bound)
+
+_REPEATED = f"""
+WITH
+    newest AS ({_NEWEST}),
+    copies AS
+    (
+        SELECT pair.1 AS env_id, sum(pair.2) AS times
+        FROM
+        (
+            SELECT arrayJoin(arrayZip(mapKeys(repeated), mapValues(repeated))) AS pair
+            FROM generations FINAL
+            WHERE run_id = {{run:String}} AND generation <= {{upto:Int32}} AND generation > {{aged:Int32}}
+        )
+        GROUP BY env_id
+    ),
+    current AS ({_CURRENT.replace("GROUP BY", "AND s.env_id IN (SELECT env_id FROM copies) GROUP BY")})
+SELECT 'repeated' AS kind, c.env_id AS env_id, c.born AS generation, c.win_rate AS win_rate, c.regret AS regret
+FROM current AS c
+INNER JOIN copies AS r ON c.env_id = r.env_id
+WHERE NOT c.gone
+ORDER BY r.times DESC, env_id
+LIMIT {{most:UInt32}}
+"""  # noqa: S608  (our own text; values are bound)
+
+_SIGNATURES = """
+SELECT env_id, signature FROM verdicts
+WHERE run_id = {run:String} AND generation IN {generations:Array(Int32)} AND env_id IN {envs:Array(String)}
+LIMIT 1 BY env_id
+"""
+_TEXTS = _SIGNATURES.replace("signature", "source, hint")
 
 # Members of a closed generation that lack a row somewhere; -1 while the closing itself is not stored.
 _INCOMPLETE = """
@@ -54,28 +128,13 @@ SELECT if(
 """
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A closed environment that could be shown."""
-
-    env_id: str
-    generation: int
-    slot: int
-    skill: str
-    source: str
-    hint: str
-    win_rate: float
-    regret: float
-    reward: float
-
-
 async def wait_for_generation(
     store: Store, run_id: str, generation: int, deadline_s: float, *, clock: Clock | None = None
 ) -> None:
     """Returns when the generation's closing row and every member's design, verdict, score and reward rows are stored.
 
     At once for a negative generation. A store that is away is waited for too. Raises StageTimeoutError after `deadline_s`,
-    StoreError where the store refuses.
+    StoreError where the store refuses. Closings are stored in the log's order, so those before it are stored then too.
     """
     if generation < 0:
         return
@@ -97,61 +156,77 @@ async def wait_for_generation(
         await asyncio.sleep(POLL_S)
 
 
-async def load_candidates(store: Store, run_id: str, upto: int, settings: MemorySettings) -> list[Candidate]:
-    """What may be shown to generations that see memory up to generation `upto`, newest first; [] where memory is off."""
+async def rank_candidates(
+    store: Store, run_id: str, upto: int, skill: str, settings: MemorySettings, *, clock: Clock | None = None
+) -> list[Candidate]:
+    """What could be shown to a design of the skill that sees memory up to generation `upto`: by kind, best first.
+
+    Raises StageTimeoutError as `read_lines` does.
+    """
     if not settings.enabled or upto < 0:
         return []
-    by_generation = settings.generations > 0
-    since = upto - settings.generations + 1 if by_generation else 0
-    limit = 1_000_000 if by_generation else settings.window
-    rows = await store.async_query(_CANDIDATES, {"run": run_id, "upto": upto, "since": max(since, 0), "limit": limit})
-    return [Candidate(**row) for row in rows]
+    values = {
+        "run": run_id, "upto": upto, "skill": skill, "drawn": max(DRAWN, settings.top + len(settings.negatives)),
+        "since": max(0, upto - settings.generations + 1) if settings.generations else 0, "window": settings.window,
+        "low": settings.frontier[0], "high": settings.frontier[1], "hard": settings.negative[0], "easy": settings.negative[1],
+        "by_reward": int(settings.priority == "reward"), "errors": settings.lcb_errors,
+        "aged": upto - settings.age_out if settings.age_out else -1, "most": settings.negatives.count("repeated"),
+    }  # fmt: skip
+    ranked = [Candidate(**row) for row in await store.async_query(_RANKED, values)]
+    if "repeated" in settings.negatives:
+        ranked += [Candidate(**row) for row in await store.async_query(_REPEATED, values)]
+    if settings.diversity == "none":
+        return ranked
+    best = {one.env_id for one in [one for one in ranked if one.kind == BEST][: settings.top + len(settings.negatives)]}
+    spread = [one for one in ranked if one.env_id in best]
+    found = await _look_up(store, run_id, _SIGNATURES, spread, settings.wait_s, clock)
+    return [replace(one, signature=tuple(found[one.env_id]["signature"])) if one.env_id in best else one for one in ranked]
 
 
-def choose_lines(candidates: Sequence[Candidate], skill: str, settings: MemorySettings, draw: str) -> list[MemoryLine]:
-    """The lines for one design prompt. `draw` names what is drawn for, such as "RUN/GENERATION/BLOCK": equal draws are equal."""
-    same = [one for one in candidates if one.skill == skill]
-    low, high = settings.frontier
-    hard_below, easy_above = settings.negative
-    frontier = [one for one in same if low <= one.win_rate <= high]
-    easy = [one for one in same if one.win_rate > easy_above]
-    hard = [one for one in same if one.win_rate < hard_below]
-    if settings.generations > 0:
-        best = sorted(frontier, key=lambda one: (-one.reward, one.env_id))[: settings.top]
-        return [
-            *_drawn(best, "best", NANO_LINES, draw),
-            *_drawn(easy, "easy", NANO_LINES, draw),
-            *_drawn(hard, "hard", NANO_LINES, draw),
-        ]
-    top = sorted(frontier, key=lambda one: (-one.regret, one.env_id))[: settings.top]
-    seeds = _drawn(top, "best", settings.seeds, draw)
-    negative = sorted([*easy, *hard], key=lambda one: _rank(draw, one.env_id))[:1]
-    return [*seeds, *[_line(one, "easy" if one.win_rate > easy_above else "hard") for one in negative]]
+async def read_lines(
+    store: Store, run_id: str, chosen: Sequence[Candidate], skill: str, settings: MemorySettings, *, clock: Clock | None = None
+) -> list[MemoryLine]:
+    """The chosen environments as memory lines, in their order. Raises StageTimeoutError after `settings.wait_s`."""
+    texts = await _look_up(store, run_id, _TEXTS, chosen, settings.wait_s, clock)
+    return [
+        MemoryLine(
+            env_id=one.env_id,
+            kind=one.kind,
+            skill=skill,
+            source=str(texts[one.env_id]["source"]),
+            hint=str(texts[one.env_id]["hint"]),
+            win_rate=one.win_rate,
+            regret=one.regret,
+        )
+        for one in chosen
+    ]
 
 
 async def select_memory(
     store: Store, run_id: str, upto: int, skill: str, settings: MemorySettings, draw: str
 ) -> list[MemoryLine]:
-    """`load_candidates` and `choose_lines` for one prompt; load once where many prompts see the same memory."""
-    return choose_lines(await load_candidates(store, run_id, upto, settings), skill, settings, draw)
+    """The lines of one prompt; rank once where many prompts of a skill see the same memory."""
+    candidates = await rank_candidates(store, run_id, upto, skill, settings)
+    return await read_lines(store, run_id, choose(candidates, settings, draw), skill, settings)
 
 
-def _drawn(candidates: Sequence[Candidate], kind: str, count: int, draw: str) -> list[MemoryLine]:
-    chosen = sorted(candidates, key=lambda one: _rank(f"{draw}/{kind}", one.env_id))[:count]
-    return [_line(one, kind) for one in chosen]
-
-
-def _rank(draw: str, env_id: str) -> tuple[bytes, str]:
-    return hashlib.blake2b(f"{draw}\x1f{env_id}".encode(), digest_size=8).digest(), env_id
-
-
-def _line(one: Candidate, kind: str) -> MemoryLine:
-    return MemoryLine(
-        env_id=one.env_id,
-        kind=kind,
-        skill=one.skill,
-        source=one.source,
-        hint=one.hint,
-        win_rate=one.win_rate,
-        regret=one.regret,
-    )
+async def _look_up(
+    store: Store, run_id: str, sql: str, wanted: Sequence[Candidate], deadline_s: float, clock: Clock | None
+) -> dict[str, Row]:
+    """The verdicts of all the wanted, by env_id; one that is not stored yet is waited for: verdicts and closings lie in
+    partitions of their own."""
+    envs = sorted({one.env_id for one in wanted})
+    values = {"run": run_id, "generations": sorted({one.generation for one in wanted}), "envs": envs}
+    clock = clock or SystemClock()
+    end = clock.monotonic() + deadline_s
+    while True:
+        found = {str(row["env_id"]): row for row in await store.async_query(sql, values)} if wanted else {}
+        missing = [env_id for env_id in envs if env_id not in found]
+        if not missing:
+            return found
+        if clock.monotonic() >= end:
+            raise StageTimeoutError(
+                f"the verdict on environment {missing[0]} of run {run_id} was not in the store within {deadline_s:.0f} s",
+                "Look at the memory worker: `spade work memory` stores what the log holds",
+            )
+        await asyncio.sleep(POLL_S)

@@ -147,6 +147,7 @@ class Member(Part, frozen=True, kw_only=True):
     witness_min_return: float
     reward_min: float
     repeated: float = 0.0  # MinHash similarity to the nearest earlier design, 0 where there is none
+    repeats: str = ""  # env_id of that design, where the similarity makes this one a repetition
     identical: bool = False  # identical code earlier in the same group
     versions: VersionSpan = VersionSpan()
 
@@ -170,6 +171,7 @@ class MissingSlot(Part, frozen=True, kw_only=True):
     slot: int
     env_id: str
     reason: str
+    repeats: str = ""  # env_id of the design that a dropped near-duplicate repeats
 
 
 class SlotsClosed(Record, frozen=True, kw_only=True):

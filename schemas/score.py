@@ -70,6 +70,7 @@ class ScoredDesign(Part, frozen=True, kw_only=True):
     earlier_regret_se: float = 0.0
     uncredited: bool = False  # regret earned nothing: the hint did not help the earlier policy
     versions: VersionSpan = VersionSpan()  # that wrote it
+    pairs: int = 0  # distinct seeds with both arms, behind the regret
 
 
 class GenerationClosed(Record, frozen=True, kw_only=True):
@@ -91,3 +92,4 @@ class GenerationClosed(Record, frozen=True, kw_only=True):
     vendi: float  # Vendi score / n
     lost: int
     empty: str = ""  # cause where there is no member
+    repeated: dict[str, int] = {}  # earlier environment -> how many of this generation's designs repeat it, dropped ones too

@@ -194,15 +194,32 @@ class TrainSettings(Settings):
 
 class MemorySettings(Settings):
     enabled: bool = True
-    window: int = Field(default=200, ge=1)
-    """Environments remembered for selection (newest first)."""
+    window: int = Field(default=0, ge=0)
+    """Environments remembered for selection, newest first; 0: all. Published: 200."""
     generations: int = Field(default=0, ge=0)
-    """Nano: generations looked back; 0: by `window`."""
+    """Generations looked back; 0: all."""
     seeds: int = Field(default=2, ge=0)
+    """Earlier environments that a design prompt shows as good ones."""
     top: int = Field(default=10, ge=1)
+    """Seeds are chosen among so many of highest priority."""
     frontier: tuple[float, float] = (0.15, 0.85)
+    """Win rates without hint between which an environment may be a seed, ends included."""
+    priority: Literal["regret", "reward"] = "regret"
+    """What ranks seeds: regret by its lower confidence bound, or the designer's reward (nano)."""
+    lcb_errors: float = Field(default=0.6, ge=0)
+    """Standard errors taken off regret for the lower confidence bound; 0: the mean itself (published)."""
+    diversity: Literal["minhash", "none"] = "minhash"
+    """How seeds of one prompt differ: after a drawn first, each is the one farthest from those before it by MinHash distance of
+    the normalised source; none: all are drawn (published)."""
+    negatives: tuple[Literal["easy", "hard", "repeated", "easy-or-hard"], ...] = ("easy", "hard", "repeated")
+    """Negative lines of a prompt, in order: a win rate beyond an end of `negative`, or the environment that new designs repeat
+    most. Published: one that is easy or hard."""
     negative: tuple[float, float] = (0.1, 0.9)
+    """Win rates below which an environment is too hard and above which it is too easy (mastered)."""
+    age_out: int = Field(default=8, ge=0)
+    """Generations after which a mastered environment is no longer shown, and a repetition no longer counted; 0: never."""
     wait_s: float = Field(default=300, gt=0)
+    """Longest wait for the store to hold the generation that may be seen."""
 
 
 class CorpusSettings(Settings):
@@ -330,6 +347,7 @@ PUBLISHED_DEFAULTS: dict[str, Any] = {
         "advantage_group": "environment",
     },
     "train": {"aggregate": "sample", "logits": "plain"},
+    "memory": {"window": 200, "lcb_errors": 0.0, "diversity": "none", "negatives": ["easy-or-hard"], "age_out": 0},
 }
 
 TOOLS_DEFAULTS: dict[str, Any] = {"skills": TOOLS_SKILLS, "corpus": {"max_words": 4000}}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from schemas import ids
 from schemas.design import EnvRejected, EnvValidated, Member, MissingSlot, RejectedDesign, SlotsClosed
 from schemas.settings import Recipe
-from streams.diversity import nearest_similarity
+from streams.diversity import REPEAT_SIMILARITY, nearest
 
 Verdict = EnvValidated | EnvRejected
 Signature = NDArray[np.uint64]
@@ -41,9 +41,10 @@ class Signatures:
         """A design's signature; empty where none is known."""
         return self._by_env.get(env_id, np.zeros(0, dtype=np.uint64))
 
-    def of_members(self, closed: Sequence[SlotsClosed]) -> list[Signature]:
-        """The signatures of all members of these generations."""
-        return [self._by_env[member.env_id] for slots in closed for member in slots.members if member.env_id in self._by_env]
+    def of_members(self, closed: Sequence[SlotsClosed]) -> dict[str, Signature]:
+        """The signatures of all members of these generations by env_id, the earliest first."""
+        members = [one.env_id for slots in sorted(closed, key=lambda slots: slots.generation) for one in slots.members]
+        return {env_id: self._by_env[env_id] for env_id in members if env_id in self._by_env}
 
 
 def close_slots(
@@ -88,27 +89,40 @@ def _select_members(
     recipe: Recipe, last: Sequence[Verdict], signatures: Signatures, earlier: Sequence[SlotsClosed]
 ) -> tuple[list[Member], list[MissingSlot]]:
     """Members in slot order and the near-duplicates that were dropped for an earlier one."""
-    history = np.asarray(signatures.of_members(earlier), dtype=np.uint64)
-    current: list[Signature] = []
+    earlier_members = signatures.of_members(earlier)
+    history = np.asarray(list(earlier_members.values()), dtype=np.uint64)
+    before = list(earlier_members)
+    current: dict[str, Signature] = {}
     digests: set[tuple[str, str]] = set()
     members, duplicates = [], []
     for verdict in last:
         if not isinstance(verdict, EnvValidated):
             continue
         signature = signatures.of(verdict.env_id)
-        similarity = max(nearest_similarity(signature, history), nearest_similarity(signature, current))
+        similarity, repeats = max(
+            _nearest(signature, before, history),
+            _nearest(signature, list(current), list(current.values())),
+            key=lambda one: one[0],
+        )
         if recipe.design.duplicate == "drop" and similarity >= recipe.design.duplicate_similarity:
             reason = f"{DUPLICATE}: similarity {similarity:.2f} to an earlier design"
-            duplicates.append(MissingSlot(slot=verdict.slot, env_id=verdict.env_id, reason=reason))
+            duplicates.append(MissingSlot(slot=verdict.slot, env_id=verdict.env_id, reason=reason, repeats=repeats))
             continue
         code = (verdict.group, verdict.source_digest)
-        members.append(_member(verdict, similarity, identical=code in digests))
+        repeats = repeats if similarity >= REPEAT_SIMILARITY else ""
+        members.append(_member(verdict, similarity, repeats, identical=code in digests))
         digests.add(code)
-        current.append(signature)
+        current[verdict.env_id] = signature
     return members, duplicates
 
 
-def _member(verdict: EnvValidated, similarity: float, *, identical: bool) -> Member:
+def _nearest(signature: Signature, env_ids: Sequence[str], signatures: Sequence[Signature] | Signature) -> tuple[float, str]:
+    """Similarity to the nearest of these designs, and which it is: the first of equals."""
+    similarity, place = nearest(signature, signatures)
+    return similarity, env_ids[place] if place >= 0 else ""
+
+
+def _member(verdict: EnvValidated, similarity: float, repeats: str, *, identical: bool) -> Member:
     return Member(
         env_id=verdict.env_id,
         slot=verdict.slot,
@@ -123,6 +137,7 @@ def _member(verdict: EnvValidated, similarity: float, *, identical: bool) -> Mem
         witness_min_return=verdict.witness_min_return,
         reward_min=verdict.reward_min,
         repeated=similarity,
+        repeats=repeats,
         identical=identical,
         versions=verdict.versions,
     )

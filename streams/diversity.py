@@ -44,15 +44,18 @@ def vendi_score(kernel: NDArray[np.float64]) -> float:
     return float(np.exp(-np.sum(kept * np.log(kept))))
 
 
-def nearest_similarity(signature: Signature, earlier: Sequence[Signature] | NDArray[np.uint64]) -> float:
-    """The largest MinHash similarity (share of equal positions) to one of `earlier` [n, length]; 0 where there is none.
+def nearest(signature: Signature, earlier: Sequence[Signature] | NDArray[np.uint64]) -> tuple[float, int]:
+    """The largest MinHash similarity (share of equal positions) to one of `earlier` [n, length], and its place: the first of
+    equals. (0, -1) where there is none.
 
     All at once: over a long run there are tens of thousands of earlier designs to each new one.
     """
     if len(earlier) == 0 or len(signature) == 0:
-        return 0.0
+        return 0.0, -1
     same = np.asarray(earlier, dtype=np.uint64) == np.asarray(signature, dtype=np.uint64)
-    return float(same.mean(axis=1).max())
+    similarities = same.mean(axis=1)
+    place = int(similarities.argmax())
+    return float(similarities[place]), place
 
 
 def repeat_share(similarities: Sequence[float]) -> float:

@@ -6,6 +6,7 @@ In: slots-closed, the scores of all K steps, the skills' moving averages. Out: G
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -125,6 +126,7 @@ def _member_design(recipe: Recipe, member: Member, window: Window, averages: Map
         earlier_regret_se=earlier.error,
         uncredited=uncredited,
         versions=member.versions,
+        pairs=regret.pairs,
     )
 
 
@@ -193,7 +195,14 @@ def _summary(run_id: str, slots: SlotsClosed, designs: list[ScoredDesign], windo
         vendi=vendi_share([member.source for member in slots.members]),
         lost=sum(scored.lost for window in windows.values() for scored in window.scores),
         empty="" if slots.members else _empty_cause(slots),
+        repeated=_repeated(slots),
     )
+
+
+def _repeated(slots: SlotsClosed) -> dict[str, int]:
+    """Which designs this generation's repeat, and how often; the dropped near-duplicates count as the members do."""
+    named = [one.repeats for one in slots.members] + [one.repeats for one in slots.duplicates]
+    return dict(sorted(Counter(name for name in named if name).items()))
 
 
 def _empty_cause(slots: SlotsClosed) -> str:

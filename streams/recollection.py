@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 
-from infra.clickhouse import ClickHouseStore, StoreAwayError, parse_dsn
-from infra.memory import Candidate, choose_lines, load_candidates, wait_for_generation
+from infra.clickhouse import ClickHouseStore, Store, StoreAwayError, parse_dsn
+from infra.memory import rank_candidates, read_lines, wait_for_generation
 from infra.runs import Run
+from infra.selection import choose
 from schemas.design import MemoryLine
 from streams.schedule import Schedule
 from streams.slots import block_skill, count_blocks
@@ -25,37 +26,32 @@ class Recollection:
         self._store: ClickHouseStore | None = None
 
     async def lines(self, generation: int) -> list[list[MemoryLine]]:
-        """Lines for each block of the generation; all empty where memory is off or nothing has closed yet."""
+        """Lines for each block of the generation; all empty where memory is off or nothing has closed yet.
+
+        Waits also for a store that is away, or goes away, up to memory.wait_s.
+        """
         recipe = self._run.recipe
-        blocks = range(count_blocks(recipe))
         newest = Schedule(recipe.schedule).memory_generation(generation)
         if not recipe.memory.enabled or newest is None:
-            return [[] for _ in blocks]
+            return [[] for _ in range(count_blocks(recipe))]
         if self._store is None:
             self._store = ClickHouseStore(parse_dsn(self._dsn))
-        candidates = await self._candidates(newest)
-        return [
-            choose_lines(
-                candidates,
-                block_skill(recipe, generation, block),
-                recipe.memory,
-                f"{self._run.run_id}/{generation}/{block}",
-            )
-            for block in blocks
-        ]
-
-    async def _candidates(self, newest: int) -> list[Candidate]:
-        """What memory holds up to the generation; waits also for a store that is away, or goes away, up to memory.wait_s."""
-        assert self._store is not None
-        settings = self._run.recipe.memory
-        end = time.monotonic() + settings.wait_s
+        end = time.monotonic() + recipe.memory.wait_s
         while True:
             await wait_for_generation(self._store, self._run.run_id, newest, max(end - time.monotonic(), 0.0))
             try:
-                return await load_candidates(self._store, self._run.run_id, newest, settings)
+                return await self._select(self._store, generation, newest)
             except StoreAwayError:
                 if time.monotonic() >= end:
                     raise
+
+    async def _select(self, store: Store, generation: int, newest: int) -> list[list[MemoryLine]]:
+        """What memory up to generation `newest` gives each block: its skill ranked once, its lines drawn for it."""
+        run_id, recipe = self._run.run_id, self._run.recipe
+        skills = [block_skill(recipe, generation, block) for block in range(count_blocks(recipe))]
+        ranked = {skill: await rank_candidates(store, run_id, newest, skill, recipe.memory) for skill in dict.fromkeys(skills)}
+        chosen = [choose(ranked[skill], recipe.memory, f"{run_id}/{generation}/{block}") for block, skill in enumerate(skills)]
+        return [await read_lines(store, run_id, own, skill, recipe.memory) for own, skill in zip(chosen, skills, strict=True)]
 
     async def close(self) -> None:
         """Closes the connections."""

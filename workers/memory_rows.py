@@ -42,7 +42,7 @@ TABLES: dict[Topic, tuple[str, ...]] = {
     Topic.AUDIT_REQUESTED: ("audits",),
     Topic.AUDIT_FINISHED: ("audits",),
     Topic.ENV_SCORED: ("scores",),
-    Topic.GENERATION_CLOSED: ("rewards", "generations"),
+    Topic.GENERATION_CLOSED: ("rewards", "standings", "generations"),
     Topic.BATCH_READY: ("batches",),
     Topic.STEP_FINISHED: ("steps",),
     Topic.POLICY_PUBLISHED: ("policies",),
@@ -246,11 +246,19 @@ def _scored(record: EnvScored) -> list[TableRow]:
     return [("scores", row)]
 
 
+STANDING = ("skill", "env_id", "slot", "w", "win_rate", "hint_win_rate", "regret", "regret_se", "pairs", "reward", "evicted")
+
+
 def _generation(record: GenerationClosed) -> list[TableRow]:
     rows: list[TableRow] = []
     for design in record.designs:
-        row = {name: getattr(design, name) for name in design.__struct_fields__ if name not in ("proposal", "group", "versions")}
+        left_out = ("proposal", "group", "pairs", "versions")
+        row = {name: getattr(design, name) for name in design.__struct_fields__ if name not in left_out}
         rows.append(("rewards", {**row, "design_group": design.group, "generation": record.generation}))
+    for design in record.designs:
+        if design.valid:
+            row = {name: getattr(design, name) for name in STANDING}
+            rows.append(("standings", {**row, "generation": record.generation, "measured": record.generation}))
     members = sum(design.valid for design in record.designs)
     return [*rows, ("generations", {**_named(record, "designs"), "members": members})]
 

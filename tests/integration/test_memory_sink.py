@@ -14,7 +14,7 @@ from kafka import KafkaProducer
 from infra.clickhouse import ClickHouseStore, StoreAwayError, connect
 from infra.kafka import make_admin, make_producer
 from infra.local.store import LocalStore
-from infra.memory import load_candidates, wait_for_generation
+from infra.memory import rank_candidates, wait_for_generation
 from infra.migrate import migrate
 from schemas.common import Record, Reference
 from schemas.design import EnvProposed, EnvRejected, EnvValidated, Member, SlotsClosed
@@ -178,7 +178,8 @@ def test_a_generation_is_in_memory_when_every_members_rows_are(
         asynchronous = ClickHouseStore(client.address)
         try:
             await wait_for_generation(asynchronous, run_id, 0, deadline_s)
-            return [one.env_id for one in await load_candidates(asynchronous, run_id, 0, MemorySettings())]
+            ranked = await rank_candidates(asynchronous, run_id, 0, "s", MemorySettings(diversity="none"))
+            return [one.env_id for one in ranked]
         finally:
             await asynchronous.aclose()
 
@@ -193,7 +194,7 @@ def test_a_generation_is_in_memory_when_every_members_rows_are(
         producer.send_all(late)
         work(sink)
     sink.close()
-    assert asyncio.run(ask(5.0)) == ["env-1", "env-0"]
+    assert asyncio.run(ask(5.0)) == ["env-0", "env-1"]
 
 
 def _policies(run_id: str, count: int) -> list[Record]:

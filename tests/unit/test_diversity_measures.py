@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streams.diversity import nearest_similarity, repeat_share, similarity_kernel, vendi_score, vendi_share
+from streams.diversity import nearest, repeat_share, similarity_kernel, vendi_score, vendi_share
 
 SUM = (
     "class E:\n"
@@ -45,18 +45,18 @@ def test_no_source_and_empty_sources_are_counted_without_failing() -> None:
     assert similarity_kernel(["", "ab"]).shape == (2, 2)
 
 
-def test_nearest_similarity_is_the_share_of_equal_positions() -> None:
-    assert nearest_similarity([1, 2, 3, 4], [[1, 2, 3, 9], [0, 0, 0, 4]]) == 0.75
-    assert nearest_similarity([1, 2], []) == 0.0
-    assert nearest_similarity([], [[1, 2]]) == 0.0
+def test_nearest_is_the_design_with_the_largest_share_of_equal_positions_and_the_first_of_equals() -> None:
+    assert nearest([1, 2, 3, 4], [[0, 0, 0, 4], [1, 2, 3, 9], [1, 2, 3, 8]]) == (0.75, 1)
+    assert nearest([1, 2], []) == (0.0, -1)
+    assert nearest([], [[1, 2]]) == (0.0, -1)
 
 
-def test_nearest_similarity_agrees_with_the_gates_signatures() -> None:
+def test_nearest_agrees_with_the_gates_signatures() -> None:
     from infra.sourcetext import signature, similarity
 
     one, two = signature(SUM), signature(PATH)
-    assert nearest_similarity(one, [two]) == pytest.approx(similarity(one, two))
-    assert nearest_similarity(one, [two, signature(SUM)]) == 1.0
+    assert nearest(one, [two])[0] == pytest.approx(similarity(one, two))
+    assert nearest(one, [two, signature(SUM)]) == (1.0, 1)
 
 
 def test_repeats_are_counted_from_four_fifths() -> None:

@@ -1,58 +1,81 @@
-"""Which earlier environments are shown: by skill, win rate and regret, the same whenever asked, in whatever order they came."""
+"""Which of the ranked environments a prompt shows: drawn, spread, negatives by kind; the same in whatever order they came."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.memory import Candidate, choose_lines
-from schemas.settings import MemorySettings
+from infra.selection import Candidate, choose
+from schemas.settings import MemorySettings, build_recipe
 
-PAPER = MemorySettings()
-NANO = MemorySettings(generations=8)
-
-
-def candidate(number: int, win_rate: float, regret: float = 0.0, skill: str = "s", reward: float = 0.0) -> Candidate:
-    return Candidate(
-        env_id=f"e{number:03d}", generation=0, slot=number, skill=skill, source=f"code {number}", hint="h", win_rate=win_rate,
-        regret=regret, reward=reward,
-    )  # fmt: skip
+MENDED = MemorySettings()
+PAPER = build_recipe({"algorithm": "published"}).memory
+NANO = MemorySettings(generations=8, priority="reward", negatives=("easy", "easy", "hard", "hard"))
+RATES = {"best": 0.5, "easy": 0.95, "hard": 0.05, "repeated": 0.5}
 
 
-def test_two_seeds_come_from_the_ten_of_highest_regret_and_one_negative_from_beyond_the_frontier() -> None:
-    frontier = [candidate(number, 0.5, regret=number / 100) for number in range(30)]
-    beyond = [candidate(100, 0.95), candidate(101, 0.05), candidate(102, 0.9), candidate(103, 0.1)]
-    seen = set()
+def candidate(number: int, kind: str = "best", signature: tuple[int, ...] = ()) -> Candidate:
+    return Candidate(f"e{number:03d}", kind, generation=0, win_rate=RATES[kind], regret=0.1, signature=signature)
+
+
+def test_published_draws_two_seeds_of_the_ten_and_one_negative_of_either_kind() -> None:
+    best = [candidate(number) for number in range(30)]  # best first, as the store ranks them
+    seen, negatives = set(), set()
     for draw in range(200):
-        lines = choose_lines([*frontier, *beyond], "s", PAPER, f"draw {draw}")
+        lines = choose([*best, candidate(100, "easy"), candidate(101, "hard")], PAPER, f"draw {draw}")
         assert [line.kind for line in lines[:2]] == ["best", "best"]
-        assert lines[0].env_id != lines[1].env_id
-        assert (lines[2].env_id, lines[2].kind) in {("e100", "easy"), ("e101", "hard")}
+        assert len({line.env_id for line in lines}) == 3
         seen |= {line.env_id for line in lines[:2]}
-    assert seen == {f"e{number:03d}" for number in range(20, 30)}
+        negatives |= {line.env_id for line in lines[2:]}
+    assert seen == {f"e{number:03d}" for number in range(10)}
+    assert negatives == {"e100", "e101"}
 
 
-def test_the_frontier_includes_its_ends_and_other_skills_are_never_shown() -> None:
-    lines = choose_lines(
-        [candidate(0, 0.15), candidate(1, 0.85), candidate(2, 0.5, skill="other"), candidate(3, 0.86)], "s", PAPER, "d"
-    )
-    assert sorted(line.env_id for line in lines) == ["e000", "e001"]
+def test_the_second_seed_is_the_farthest_from_the_first_and_ties_go_to_the_lower_id() -> None:
+    near = [candidate(number, signature=(1, 2, 3, number)) for number in range(4)]
+    far = [candidate(number, signature=(7, 8, 9, 1)) for number in (8, 7)]
+    for draw in range(40):
+        first, second = choose([*near, *far], MENDED, f"draw {draw}")
+        assert second.env_id == ("e007" if first.env_id < "e004" else "e000")
+
+
+def test_each_further_seed_is_far_from_all_before_it() -> None:
+    clusters = [candidate(10 * kind + copy, signature=(kind,) * 8) for kind in range(3) for copy in range(3)]
+    for draw in range(40):
+        seeds = choose(clusters, MemorySettings(seeds=3), f"draw {draw}")
+        assert {int(seed.env_id[1:]) // 10 for seed in seeds} == {0, 1, 2}
+
+
+def test_mended_shows_one_too_easy_one_too_hard_and_the_most_repeated_which_is_no_seed() -> None:
+    ranked = [candidate(number) for number in range(3)] + [candidate(4, "easy"), candidate(5, "hard")]
+    ranked += [candidate(0, "repeated"), candidate(2, "repeated")]
+    for draw in range(40):
+        lines = choose(ranked, MENDED, f"draw {draw}")
+        assert [line.kind for line in lines] == ["best", "best", "easy", "hard", "repeated"]
+        assert lines[-1].env_id == "e000"
+        assert sorted(line.env_id for line in lines[:2]) == ["e001", "e002"]
+
+
+def test_an_environment_that_is_too_easy_and_the_most_repeated_is_shown_once() -> None:
+    lines = choose([candidate(0, "easy"), candidate(1, "easy"), candidate(0, "repeated")], MENDED, "d")
+    assert [(line.env_id, line.kind) for line in lines] == [("e001", "easy"), ("e000", "repeated")]
 
 
 def test_the_nano_lines_are_two_of_each_kind_in_order() -> None:
-    many = [candidate(number, (0.5, 0.95, 0.05)[number % 3], reward=number / 100) for number in range(60)]
-    lines = choose_lines(many, "s", NANO, "d")
+    many = [candidate(number, ("best", "easy", "hard")[number % 3]) for number in range(60)]
+    lines = choose(many, NANO, "d")
     assert [line.kind for line in lines] == ["best", "best", "easy", "easy", "hard", "hard"]
-    assert all(int(line.env_id[1:]) >= 30 for line in lines[:2])
+    assert all(int(line.env_id[1:]) < 30 for line in lines[:2])
+    assert len({line.env_id for line in lines}) == 6
 
 
 def test_nothing_remembered_gives_no_lines() -> None:
-    assert choose_lines([], "s", PAPER, "d") == []
+    for settings in (MENDED, PAPER, NANO):
+        assert choose([], settings, "d") == []
+    assert choose([candidate(0), candidate(1, "easy")], MemorySettings(seeds=0, negatives=()), "d") == []
 
 
-@given(st.permutations([candidate(number, number / 20, regret=(number % 4) / 10) for number in range(21)]), st.text(max_size=5))
-def test_the_choice_depends_on_what_is_stored_and_never_on_its_order(shuffled: list[Candidate], draw: str) -> None:
-    for settings in (PAPER, NANO):
-        assert choose_lines(shuffled, "s", settings, draw) == choose_lines(
-            sorted(shuffled, key=lambda one: one.env_id), "s", settings, draw
-        )
+@given(st.permutations([candidate(number, signature=(number % 3, number % 4)) for number in range(10)]), st.text(max_size=5))
+def test_the_choice_depends_on_what_is_ranked_and_never_on_the_order_of_equals(shuffled: list[Candidate], draw: str) -> None:
+    for settings in (MENDED, PAPER, NANO):
+        assert choose(shuffled, settings, draw) == choose(sorted(shuffled, key=lambda one: one.env_id), settings, draw)

@@ -1,0 +1,3 @@
+ALTER TABLE generations DROP COLUMN IF EXISTS repeated;
+
+DROP TABLE IF EXISTS standings;
