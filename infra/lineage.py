@@ -1,7 +1,8 @@
 """Why an environment is what it is: everything that memory knows of one, from the document it came from to what it trained.
 
 In: a store and an environment's id (or the beginning of one). Out: a Lineage, plain data. Called by `spade why`.
-Blocks for some small queries; raises StoreError, and SettingsError where the id names no environment or several.
+Blocks for some small queries, each by a table's key or a skip index, so that a million environments do not slow it; raises
+StoreError, and SettingsError where the id names no environment or several.
 """
 
 from __future__ import annotations
@@ -24,9 +25,16 @@ SELECT slot, design_attempt, unit_id, skill, document_id, document_title, docume
        sampling_seed
 FROM prompts FINAL WHERE run_id = {run:String} AND generation = {generation:Int32} AND env_id = {env:String}
 """
-_RELATIVES = """
-SELECT env_id, generation, skill, valid, w, win_rate, hint_win_rate, regret, regret_se, reward, evicted
-FROM rewards FINAL WHERE run_id = {run:String} AND env_id IN {envs:Array(String)}
+# How the environment stood whenever it was measured: when its generation closed, and by probe plays of later ones.
+_MEASURED = """
+SELECT measured, measured > generation AS probed, w, win_rate, hint_win_rate, regret, regret_se, pairs, reward, evicted
+FROM standings FINAL WHERE run_id = {run:String} AND skill = {skill:String} AND env_id = {env:String} ORDER BY measured
+"""
+# A prompt shows environments of its own skill only.
+_PARENTS = """
+SELECT env_id, generation, w, win_rate, hint_win_rate, regret, regret_se, reward, evicted
+FROM standings FINAL
+WHERE run_id = {run:String} AND skill = {skill:String} AND env_id IN {envs:Array(String)} AND measured = generation
 """
 _DESIGN = """
 SELECT source, hint, parse_error, stop_reason, lost, prompt_tokens, completion_tokens, policy_version, policy_digest, created_at
@@ -45,37 +53,42 @@ FROM slots_closed FINAL WHERE run_id = {run:String} AND generation = {generation
 _PLAYS = """
 SELECT play_id, step, arm, play_index, env_seed, policy_version, episode_return, won, end_reason, lost, length(actions) AS turns,
        sampled_tokens
-FROM episodes FINAL WHERE run_id = {run:String} AND generation = {generation:Int32} AND env_id = {env:String}
+FROM episodes FINAL WHERE run_id = {run:String} AND generation IN {played:Array(Int32)} AND env_id = {env:String}
 ORDER BY step, arm, play_index
 """
 _SCORES = """
 SELECT step, plain_plays, plain_mean, plain_win_rate, hint_plays, hint_mean, hint_win_rate, lost, dropped, pairs,
-       regret, regret_se, evicted, earlier_regret, earlier_regret_se, earlier_pairs
-FROM scores FINAL WHERE run_id = {run:String} AND generation = {generation:Int32} AND env_id = {env:String} ORDER BY step
+       regret, regret_se, evicted, earlier_regret, earlier_regret_se, earlier_pairs, probe
+FROM scores FINAL WHERE run_id = {run:String} AND generation IN {played:Array(Int32)} AND env_id = {env:String} ORDER BY step
 """
 _REWARD = """
 SELECT w, win_rate, hint_win_rate, regret, regret_se, reward, advantage, trained, evicted, repeated, identical, uncredited
 FROM rewards FINAL WHERE run_id = {run:String} AND generation = {generation:Int32} AND env_id = {env:String}
 """
-# Batches hold ids in arrays; a step is only worth a look from the generation's first play on.
+# Batches hold ids in arrays, found by their skip index.
 _TRAINED = """
-SELECT b.step AS step, any(s.skipped) AS skipped, countIf(sample = {env:String}) AS as_design,
-       countIf(sample != {env:String}) AS plays
-FROM (SELECT step, arrayJoin(sample_ids) AS sample FROM batches FINAL WHERE run_id = {run:String}) AS b
-LEFT JOIN (SELECT step, skipped FROM steps FINAL WHERE run_id = {run:String}) AS s ON s.step = b.step
-WHERE sample = {env:String} OR sample IN (
-    SELECT play_id FROM episodes WHERE run_id = {run:String} AND generation = {generation:Int32} AND env_id = {env:String})
+SELECT b.step AS step, any(s.skipped) AS skipped, any(b.as_design) AS as_design, any(b.plays) AS plays
+FROM
+(
+    SELECT step, has(sample_ids, {env:String}) AS as_design, length(arrayIntersect(sample_ids, {plays:Array(String)})) AS plays
+    FROM batches WHERE run_id = {run:String} AND step >= {first:Int32} AND hasAny(sample_ids, {samples:Array(String)})
+) AS b
+LEFT JOIN (SELECT step, skipped FROM steps FINAL WHERE run_id = {run:String} AND step >= {first:Int32}) AS s ON s.step = b.step
 GROUP BY step ORDER BY step
 """
 _AUDITS = """
 SELECT play_id, step, state, equal, difference, lost FROM audits FINAL
-WHERE run_id = {run:String} AND generation = {generation:Int32} AND env_id = {env:String} AND state = 'finished'
+WHERE run_id = {run:String} AND generation IN {played:Array(Int32)} AND env_id = {env:String} AND state = 'finished'
 ORDER BY step, play_id
 """
 _CHILDREN = """
 SELECT env_id, generation, slot, skill, memory_kinds[indexOf(memory_env_ids, {env:String})] AS kind
-FROM prompts FINAL WHERE run_id = {run:String} AND generation > {generation:Int32} AND has(memory_env_ids, {env:String})
-ORDER BY generation, slot
+FROM prompts WHERE run_id = {run:String} AND generation > {generation:Int32} AND has(memory_env_ids, {env:String})
+ORDER BY generation, slot LIMIT 1 BY env_id
+"""
+_OFFSPRING = """
+SELECT env_id, w, win_rate, hint_win_rate, regret, regret_se, reward, evicted FROM rewards FINAL
+WHERE run_id = {run:String} AND generation IN {born:Array(Int32)} AND env_id IN {envs:Array(String)}
 """
 
 
@@ -93,6 +106,7 @@ class Lineage:
     place: str = ""  # member | duplicate | refused and trained with reward 0 | refused | open
     plays: list[Row] = field(default_factory=list)
     scores: list[Row] = field(default_factory=list)
+    measured: list[Row] = field(default_factory=list)  # by generation: its own, then those that played it again (probed)
     audits: list[Row] = field(default_factory=list)
     reward: Row | None = None
     trained: list[Row] = field(default_factory=list)
@@ -118,32 +132,51 @@ def read_lineage(store: Store, env_id: str, run_id: str = "") -> Lineage:
     run, generation, env = str(found[0]["run_id"]), int(found[0]["generation"]), str(found[0]["env_id"])
     values = {"run": run, "generation": generation, "env": env}
     prompt = store.query(_PROMPT, values)[0]
-    children = store.query(_CHILDREN, values)
-    relatives = {str(row["env_id"]): row for row in _relatives(store, run, [*prompt["memory_env_ids"], *_ids(children)])}
+    measured = store.query(_MEASURED, {**values, "skill": prompt["skill"]})
+    played = {**values, "played": sorted({generation, *(int(row["measured"]) for row in measured)})}
+    plays = store.query(_PLAYS, played)
     verdict = _first(store.query(_VERDICT, values))
     return Lineage(
         run_id=run,
         generation=generation,
         env_id=env,
         prompt=prompt,
-        parents=[
-            {"env_id": parent, "kind": kind, **relatives.get(parent, {})}
-            for parent, kind in zip(prompt["memory_env_ids"], prompt["memory_kinds"], strict=True)
-        ],
+        parents=_parents(store, run, prompt),
         design=_first(store.query(_DESIGN, values)),
         verdict=verdict,
         place=_place(_first(store.query(_SLOTS, values)), verdict),
-        plays=store.query(_PLAYS, values),
-        scores=store.query(_SCORES, values),
-        audits=store.query(_AUDITS, values),
+        plays=plays,
+        scores=store.query(_SCORES, played),
+        measured=measured,
+        audits=store.query(_AUDITS, played),
         reward=_first(store.query(_REWARD, values)),
-        trained=store.query(_TRAINED, values),
-        children=[{**row, **relatives.get(str(row["env_id"]), {})} for row in children],
+        trained=_trained(store, run, env, plays),
+        children=_children(store, values),
     )
 
 
-def _relatives(store: Store, run_id: str, env_ids: list[str]) -> list[Row]:
-    return store.query(_RELATIVES, {"run": run_id, "envs": sorted(set(env_ids))}) if env_ids else []
+def _parents(store: Store, run_id: str, prompt: Row) -> list[Row]:
+    shown = list(zip(prompt["memory_env_ids"], prompt["memory_kinds"], strict=True))
+    values = {"run": run_id, "skill": prompt["skill"], "envs": sorted({env_id for env_id, _ in shown})}
+    known = {str(row["env_id"]): row for row in store.query(_PARENTS, values)} if shown else {}
+    return [{"env_id": parent, "kind": kind, **known.get(parent, {})} for parent, kind in shown]
+
+
+def _trained(store: Store, run_id: str, env_id: str, plays: list[Row]) -> list[Row]:
+    """The steps that trained the design or plays of it; none comes before its first play."""
+    names = [str(row["play_id"]) for row in plays]
+    first = min((int(row["step"]) for row in plays), default=0)
+    return store.query(_TRAINED, {"run": run_id, "env": env_id, "plays": names, "samples": [env_id, *names], "first": first})
+
+
+def _children(store: Store, values: Row) -> list[Row]:
+    children = store.query(_CHILDREN, values)
+    if not children:
+        return []
+    born = sorted({int(row["generation"]) for row in children})
+    known = store.query(_OFFSPRING, {**values, "born": born, "envs": sorted(_ids(children))})
+    by_env = {str(row["env_id"]): row for row in known}
+    return [{**row, **by_env.get(str(row["env_id"]), {})} for row in children]
 
 
 def _ids(rows: list[Row]) -> list[str]:

@@ -13,6 +13,7 @@ the texts of the few that are chosen (infra/selection.py). Evicted environments 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -23,63 +24,67 @@ from schemas.design import MemoryLine
 from schemas.errors import StageTimeoutError
 from schemas.settings import MemorySettings
 
-DRAWN = 256  # newest environments of a kind of negative among which one is drawn
+DRAWN = 64  # newest environments of a kind of negative among which one is drawn
 POLL_S = 0.25
 
-# Each environment of the skill as it was last measured. Copies of a row are equal, so the groups need no FINAL.
-_CURRENT = """
-    SELECT
-        s.env_id AS env_id,
-        min(s.generation) AS born,
-        argMax(s.win_rate, s.measured) AS win_rate,
-        argMax(s.regret, s.measured) AS regret,
-        argMax(s.regret_se, s.measured) AS regret_se,
-        argMax(s.pairs, s.measured) AS pairs,
-        argMax(s.reward, s.measured) AS reward,
-        max(s.evicted != '') AS gone
-    FROM standings AS s
-    WHERE s.run_id = {run:String} AND s.skill = {skill:String} AND s.measured <= {upto:Int32} AND s.generation >= {since:Int32}
-      AND ({window:UInt32} = 0 OR s.env_id IN (SELECT env_id FROM newest))
-    GROUP BY env_id
+# Environments that were measured again, and when last: few. An environment is its generation and slot, two numbers, so that a
+# million are looked through without a look at their ids.
+_LATER = """
+    SELECT generation, slot, max(measured) AS last FROM standings
+    WHERE run_id = {run:String} AND skill = {skill:String} AND measured <= {upto:Int32} AND measured > generation
+    GROUP BY generation, slot
 """
 
 _NEWEST = """
-    SELECT env_id FROM rewards
-    WHERE {window:UInt32} > 0 AND run_id = {run:String} AND generation <= {upto:Int32} AND valid AND evicted = ''
-    ORDER BY generation DESC, slot DESC, env_id
-    LIMIT 1 BY env_id
+    SELECT generation, slot
+    FROM
+    (
+        SELECT generation, slot FROM rewards
+        WHERE {window:UInt32} > 0 AND run_id = {run:String} AND generation <= {upto:Int32} AND valid AND evicted = ''
+        ORDER BY generation DESC, slot DESC
+        LIMIT {reach:UInt32}
+    )
+    GROUP BY generation, slot
+    ORDER BY generation DESC, slot DESC
     LIMIT {window:UInt32}
 """
 
-_RANKED = f"""
-WITH
-    newest AS ({_NEWEST}),
-    current AS ({_CURRENT})
-SELECT kind, env_id, born AS generation, win_rate, regret
-FROM
-(
-    SELECT
-        env_id, born, win_rate, regret,
-        multiIf(
-            win_rate >= {{low:Float64}} AND win_rate <= {{high:Float64}}, 'best',
-            win_rate > {{easy:Float64}}, 'easy',
-            win_rate < {{hard:Float64}}, 'hard',
-            '') AS kind,
-        multiIf(
-            kind != 'best', toFloat64(born),
-            {{by_reward:UInt8}}, reward,
-            pairs >= 2 OR {{errors:Float64}} = 0, regret - {{errors:Float64}} * regret_se,
-            least(0, regret)) AS priority
-    FROM current
-    WHERE NOT gone AND kind != '' AND NOT (kind = 'easy' AND born <= {{aged:Int32}})
-)
-ORDER BY kind, priority DESC, env_id
-LIMIT {{drawn:UInt32}} BY kind
+# Each environment of the skill as it was last measured.
+_CURRENT = """
+    SELECT env_id, generation, slot, win_rate, regret, regret_se, pairs, reward, measured FROM standings
+    WHERE run_id = {run:String} AND skill = {skill:String} AND measured <= {upto:Int32} AND generation >= {since:Int32}
+      AND evicted = ''
+      AND ((generation, slot) NOT IN (SELECT generation, slot FROM later)
+           OR (generation, slot, measured) IN (SELECT generation, slot, last FROM later))
+      AND ({window:UInt32} = 0 OR (generation, slot) IN (SELECT generation, slot FROM newest))
+"""
+
+_BOUND = """multiIf({by_reward:UInt8}, reward,
+            pairs >= 2 OR {errors:Float64} = 0, regret - {errors:Float64} * regret_se,
+            least(0, regret))"""
+
+
+def _best_of(kind: str, condition: str, priority: str) -> str:
+    return f"""
+SELECT '{kind}' AS kind, env_id, generation, win_rate, regret, measured, toFloat64({priority}) AS priority
+FROM current WHERE {condition}
+ORDER BY priority DESC, env_id
+LIMIT {{{kind}:UInt32}}
 """  # noqa: S608  (our own text; values are bound)
+
+
+_RANKED = f"WITH newest AS ({_NEWEST}), later AS ({_LATER}), current AS ({_CURRENT})" + "UNION ALL".join(
+    [
+        _best_of("best", "win_rate >= {low:Float64} AND win_rate <= {high:Float64}", _BOUND),
+        _best_of("easy", "win_rate > {over:Float64} AND generation > {aged:Int32}", "generation"),
+        _best_of("hard", "win_rate < {under:Float64}", "generation"),
+    ]
+)
 
 _REPEATED = f"""
 WITH
     newest AS ({_NEWEST}),
+    later AS ({_LATER}),
     copies AS
     (
         SELECT pair.1 AS env_id, sum(pair.2) AS times
@@ -91,13 +96,12 @@ WITH
         )
         GROUP BY env_id
     ),
-    current AS ({_CURRENT.replace("GROUP BY", "AND s.env_id IN (SELECT env_id FROM copies) GROUP BY")})
-SELECT 'repeated' AS kind, c.env_id AS env_id, c.born AS generation, c.win_rate AS win_rate, c.regret AS regret
-FROM current AS c
-INNER JOIN copies AS r ON c.env_id = r.env_id
-WHERE NOT c.gone
-ORDER BY r.times DESC, env_id
-LIMIT {{most:UInt32}}
+    current AS ({_CURRENT} AND env_id IN (SELECT env_id FROM copies))
+SELECT 'repeated' AS kind, current.env_id AS env_id, generation, win_rate, regret, measured, toFloat64(times) AS priority
+FROM current
+INNER JOIN copies ON current.env_id = copies.env_id
+ORDER BY priority DESC, env_id
+LIMIT {{repeated:UInt32}}
 """  # noqa: S608  (our own text; values are bound)
 
 _SIGNATURES = """
@@ -166,15 +170,19 @@ async def rank_candidates(
     if not settings.enabled or upto < 0:
         return []
     values = {
-        "run": run_id, "upto": upto, "skill": skill, "drawn": max(DRAWN, settings.top + len(settings.negatives)),
-        "since": max(0, upto - settings.generations + 1) if settings.generations else 0, "window": settings.window,
-        "low": settings.frontier[0], "high": settings.frontier[1], "hard": settings.negative[0], "easy": settings.negative[1],
+        "run": run_id, "upto": upto, "skill": skill, "window": settings.window,
+        "since": max(0, upto - settings.generations + 1) if settings.generations else 0,
+        "low": settings.frontier[0], "high": settings.frontier[1], "under": settings.negative[0], "over": settings.negative[1],
         "by_reward": int(settings.priority == "reward"), "errors": settings.lcb_errors,
-        "aged": upto - settings.age_out if settings.age_out else -1, "most": settings.negatives.count("repeated"),
+        "aged": upto - settings.age_out if settings.age_out else -1,
     }  # fmt: skip
-    ranked = [Candidate(**row) for row in await store.async_query(_RANKED, values)]
-    if "repeated" in settings.negatives:
-        ranked += [Candidate(**row) for row in await store.async_query(_REPEATED, values)]
+    drawn = max(DRAWN, settings.window)
+    most = {"best": settings.top + len(settings.negatives), "easy": drawn, "hard": drawn}
+    again = settings.negatives.count("repeated")
+    candidates, repeated = await asyncio.gather(
+        _distinct(store, _RANKED, values, most), _distinct(store, _REPEATED, values, {"repeated": again} if again else {})
+    )
+    ranked = [*candidates, *repeated]
     if settings.diversity == "none":
         return ranked
     best = {one.env_id for one in [one for one in ranked if one.kind == BEST][: settings.top + len(settings.negatives)]}
@@ -208,6 +216,25 @@ async def select_memory(
     """The lines of one prompt; rank once where many prompts of a skill see the same memory."""
     candidates = await rank_candidates(store, run_id, upto, skill, settings)
     return await read_lines(store, run_id, choose(candidates, settings, draw), skill, settings)
+
+
+async def _distinct(store: Store, sql: str, values: Row, most: dict[str, int]) -> list[Candidate]:
+    """The first `most` environments of each kind, best first. The store may hold copies of a row that it has not merged yet: rows
+    are asked for beyond the number, and once more where copies filled them."""
+    copies = 3
+    while most:
+        limits = {kind: copies * number for kind, number in most.items()}
+        rows = await store.async_query(sql, {**values, **limits, "reach": copies * int(values["window"])})
+        rows.sort(key=lambda row: (row["kind"], -row["priority"], row["env_id"]))
+        own = {(row["kind"], row["env_id"]): row for row in rows}
+        asked = Counter(row["kind"] for row in rows)
+        given = Counter(kind for kind, _ in own)
+        if all(asked[kind] < limits[kind] or given[kind] >= most[kind] for kind in most):
+            names = ("env_id", "kind", "generation", "win_rate", "regret", "measured")
+            chosen = [Candidate(**{name: row[name] for name in names}) for row in own.values()]
+            return [one for kind in most for one in [one for one in chosen if one.kind == kind][: most[kind]]]
+        copies *= 2
+    return []
 
 
 async def _look_up(

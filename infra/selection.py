@@ -6,12 +6,15 @@ infra/memory.py. Pure: draws are hashes of what is drawn for, ties go to the low
 Seeds: the first is drawn among the `memory.top` of highest priority; each next one is, of those left, the one farthest from its
 nearest seed so far, by MinHash distance (1 - share of equal positions of the signatures of the normalised sources). Published:
 all are drawn. Negatives: drawn by kind; of the repeated ones, the most repeated itself, which then is no seed.
+
+And which environments are played again so that their difficulty stays current: of those that seeds could come from and of the
+newest that were too hard (the policy grows into them), those that were measured the longest ago.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from schemas.settings import MemorySettings
@@ -29,6 +32,7 @@ class Candidate:
     generation: int
     win_rate: float
     regret: float
+    measured: int = -1  # the generation whose plays these figures are from
     signature: tuple[int, ...] = ()  # of the candidates for seeds, where the recipe spreads them
 
 
@@ -63,6 +67,19 @@ def _spread(best: Sequence[Candidate], settings: MemorySettings, draw: str) -> l
         chosen.append(farthest)
         left.remove(farthest)
     return chosen
+
+
+def choose_probes(ranked: Iterable[Sequence[Candidate]], settings: MemorySettings, most: int) -> dict[str, int]:
+    """At most `most` environments to be played again, by env_id: own generation, the most wanted first. `ranked`: the candidates
+    of each of the generation's skills, by kind and best first."""
+    pool = {
+        one.env_id: one
+        for candidates in ranked
+        for kind in (BEST, HARD)
+        for one in [one for one in candidates if one.kind == kind][: settings.top]
+    }
+    wanted = sorted(pool.values(), key=lambda one: (one.measured, one.env_id))
+    return {one.env_id: one.generation for one in wanted[:most]}
 
 
 def similarity(one: Candidate, other: Candidate) -> float:

@@ -50,6 +50,7 @@ class DesignRequested(Record, frozen=True, kw_only=True):
     settings: SamplingSettings
     hint_settings: SamplingSettings | None = None  # published: a second call writes the hint
     slots: list[DesignSlot]
+    probes: dict[str, int] = {}  # first unit only: earlier environments that this generation plays again, by env_id: generation
 
 
 class EnvProposed(Record, frozen=True, kw_only=True):
@@ -174,6 +175,13 @@ class MissingSlot(Part, frozen=True, kw_only=True):
     repeats: str = ""  # env_id of the design that a dropped near-duplicate repeats
 
 
+class Probe(Part, frozen=True, kw_only=True):
+    """An environment of an earlier generation that is played again, untrained, to know its present difficulty."""
+
+    generation: int  # its own
+    member: Member
+
+
 class SlotsClosed(Record, frozen=True, kw_only=True):
     """A generation's slots are decided. Written by streams/design."""
 
@@ -185,3 +193,4 @@ class SlotsClosed(Record, frozen=True, kw_only=True):
     rejected: list[RejectedDesign] = []
     proposed: int = 0
     rejected_by_rule: dict[str, int] = {}
+    probes: list[Probe] = []  # played at the generation's first step

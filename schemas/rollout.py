@@ -9,8 +9,12 @@ HINTED = "hint"
 # The same two arms played by a frozen earlier policy: never trained, they only show whom a hint helps.
 EARLIER_PLAIN = "earlier-plain"
 EARLIER_HINTED = "earlier-hint"
-WITH_HINT = frozenset({HINTED, EARLIER_HINTED})
 EARLIER = frozenset({EARLIER_PLAIN, EARLIER_HINTED})
+# And of an environment of an earlier generation, by the present policy: never trained, they keep its difficulty current.
+PROBE_PLAIN = "probe-plain"
+PROBE_HINTED = "probe-hint"
+PROBES = frozenset({PROBE_PLAIN, PROBE_HINTED})
+WITH_HINT = frozenset({HINTED, EARLIER_HINTED, PROBE_HINTED})
 
 
 class PlayEnvironment(Part, frozen=True, kw_only=True):
@@ -28,7 +32,7 @@ class Play(Part, frozen=True, kw_only=True):
 
     play_id: str
     env_id: str
-    arm: str  # PLAIN | HINTED | EARLIER_PLAIN | EARLIER_HINTED
+    arm: str  # PLAIN | HINTED | EARLIER_PLAIN | EARLIER_HINTED | PROBE_PLAIN | PROBE_HINTED
     index: int
     env_seed: int  # same in both arms
     sampling_seed: int

@@ -42,6 +42,7 @@ class EnvScored(Record, frozen=True, kw_only=True):
     earlier_regret_se: float = 0.0
     earlier_pairs: int = 0
     repeat: int = 0  # of the plays (free schedule)
+    probe: bool = False  # of a generation before the one that played it: arms and regret are those of probe plays
 
 
 class ScoredDesign(Part, frozen=True, kw_only=True):
@@ -73,6 +74,25 @@ class ScoredDesign(Part, frozen=True, kw_only=True):
     pairs: int = 0  # distinct seeds with both arms, behind the regret
 
 
+class ProbedEnvironment(Part, frozen=True, kw_only=True):
+    """An earlier environment as it stands for the policy that played it again at this generation's first step."""
+
+    env_id: str
+    generation: int  # its own
+    slot: int
+    skill: str
+    plays: int  # counted ones, both arms; 0: all were lost and nothing new is known
+    lost: int
+    w: float
+    win_rate: float
+    hint_win_rate: float
+    regret: float
+    regret_se: float
+    pairs: int
+    reward: float  # that its design would earn now
+    evicted: str = ""
+
+
 class GenerationClosed(Record, frozen=True, kw_only=True):
     """Scores of all K steps are in. Written by streams/batch."""
 
@@ -92,4 +112,5 @@ class GenerationClosed(Record, frozen=True, kw_only=True):
     vendi: float  # Vendi score / n
     lost: int
     empty: str = ""  # cause where there is no member
+    probes: list[ProbedEnvironment] = []
     repeated: dict[str, int] = {}  # earlier environment -> how many of this generation's designs repeat it, dropped ones too

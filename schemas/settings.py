@@ -218,6 +218,12 @@ class MemorySettings(Settings):
     """Win rates below which an environment is too hard and above which it is too easy (mastered)."""
     age_out: int = Field(default=8, ge=0)
     """Generations after which a mastered environment is no longer shown, and a repetition no longer counted; 0: never."""
+    probe_environments: int = Field(default=2, ge=0)
+    """Probe plays: earlier environments that the present policy plays again, untrained, at each generation's first step, so that
+    their difficulty stays current; of those that could be seeds and of the too hard ones the longest unmeasured. 0: off
+    (published)."""
+    probe_plays: int = Field(default=8, ge=2)
+    """Probe plays an arm, both arms on the same seeds: a generation's budget is probe_environments * probe_plays * 2 plays."""
     wait_s: float = Field(default=300, gt=0)
     """Longest wait for the store to hold the generation that may be seen."""
 
@@ -347,7 +353,14 @@ PUBLISHED_DEFAULTS: dict[str, Any] = {
         "advantage_group": "environment",
     },
     "train": {"aggregate": "sample", "logits": "plain"},
-    "memory": {"window": 200, "lcb_errors": 0.0, "diversity": "none", "negatives": ["easy-or-hard"], "age_out": 0},
+    "memory": {
+        "window": 200,
+        "lcb_errors": 0.0,
+        "diversity": "none",
+        "negatives": ["easy-or-hard"],
+        "age_out": 0,
+        "probe_environments": 0,
+    },
 }
 
 TOOLS_DEFAULTS: dict[str, Any] = {"skills": TOOLS_SKILLS, "corpus": {"max_words": 4000}}

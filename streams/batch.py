@@ -92,6 +92,8 @@ class BatchJoin(Join):
             return False
         if not self._is_window_complete(slots):
             return False
+        if not self._evictions.probed(slots):
+            return False
         state = self._state(slots.generation)
         closed = close_generation(self.run_id, self.recipe, slots, state.scores, self._averages)
         self._note_closed(closed)

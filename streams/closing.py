@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas import ids
-from schemas.design import EnvRejected, EnvValidated, Member, MissingSlot, RejectedDesign, SlotsClosed
+from schemas.design import EnvRejected, EnvValidated, Member, MissingSlot, Probe, RejectedDesign, SlotsClosed
 from schemas.settings import Recipe
 from streams.diversity import REPEAT_SIMILARITY, nearest
 
@@ -55,10 +55,12 @@ def close_slots(
     verdicts: Mapping[tuple[int, int], Verdict],
     signatures: Signatures,
     earlier: Sequence[SlotsClosed],
+    probes: Sequence[Probe] = (),
 ) -> SlotsClosed:
     """Decides every slot by its last attempt.
 
-    `verdicts`: by (slot, attempt), complete; `earlier`: the closed generations that new designs are compared with.
+    `verdicts`: by (slot, attempt), complete; `earlier`: the closed generations that new designs are compared with; `probes`: what
+    the generation plays again beside its members.
     """
     last = {slot: verdicts[slot, attempt] for slot, attempt in sorted(verdicts)}
     members, duplicates = _select_members(recipe, [last[slot] for slot in sorted(last)], signatures, earlier)
@@ -82,6 +84,7 @@ def close_slots(
         rejected=kept[: len(members)] if recipe.design.train_rejected else [],
         proposed=len(verdicts),
         rejected_by_rule=dict(sorted(rules.items())),
+        probes=list(probes),
     )
 
 

@@ -9,11 +9,11 @@ affair. Pure.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from schemas import ids
-from schemas.design import DesignRequested, DesignSlot, Document, EnvRejected, EnvValidated, MemoryLine, SlotsClosed
+from schemas.design import DesignRequested, DesignSlot, Document, EnvRejected, EnvValidated, MemoryLine, Probe, SlotsClosed
 from schemas.run import RunEnding
 from schemas.score import GenerationClosed
 from schemas.settings import Recipe
@@ -46,11 +46,16 @@ class DesignJoin(Join):
         self._remembered: set[int] = set()  # generations with a generation-closed record
         self._signatures = Signatures()
         self._asked: set[int] = set()
+        self._probes: dict[int, dict[str, int]] = {}  # generation -> what it plays again
 
-    def open(self, generation: int, memory: Sequence[list[MemoryLine]], *, time_is_up: bool) -> Outputs:
+    def open(
+        self, generation: int, memory: Sequence[list[MemoryLine]], *, time_is_up: bool, probes: Mapping[str, int] | None = None
+    ) -> Outputs:
         """Opens a generation that `openings` named, with the memory lines of each block; ends the run where time is up.
 
-        A generation of which a request stands in the log already is completed, whatever the time.
+        `probes`: earlier environments to play again, by env_id: generation, the most wanted first; those that generations of
+        which memory knows nothing yet play already are passed over. A generation of which a request stands in the log already is
+        completed, whatever the time.
         """
         if generation >= self.schedule.generations or self._is_open(generation):
             return self._advance()
@@ -59,6 +64,7 @@ class DesignJoin(Join):
             self.schedule = self.schedule.ended_at(generation - 1)
             return Outputs(records=[Emit(self._ending(generation - 1))])
         state = self._open.setdefault(generation, _Generation())
+        self._probes.setdefault(generation, self._choose_probes(generation, probes or {}))
         outputs = Outputs()
         for unit, slots in enumerate(self._units):
             lines = {slot: memory[block_of(self.recipe, slot)] for slot in slots}
@@ -84,6 +90,8 @@ class DesignJoin(Join):
 
     def _know_request(self, request: DesignRequested) -> None:
         self._requested.add(request.unit_id)
+        if request.unit_id == self._unit_id(request.generation, 0, 0):
+            self._probes.setdefault(request.generation, request.probes)
         if request.generation not in self._closed:
             state = self._open.setdefault(request.generation, _Generation())
             for slot in request.slots:
@@ -166,12 +174,31 @@ class DesignJoin(Join):
             state.verdicts,
             self._signatures,
             earlier,
+            self._probed(generation),
         )
 
     def _designed_by(self, generation: int, state: _Generation) -> int:
         """The oldest version that wrote a design; the schedule's where none tells."""
         told = [verdict.versions.oldest for verdict in state.verdicts.values() if verdict.versions.oldest >= 0]
         return min(told, default=self.schedule.design_version(generation))
+
+    def _choose_probes(self, generation: int, wanted: Mapping[str, int]) -> dict[str, int]:
+        under_way = {
+            env_id for earlier, probes in self._probes.items() if self._is_unknown(earlier, generation) for env_id in probes
+        }
+        left = [(env_id, own) for env_id, own in wanted.items() if env_id not in under_way]
+        return dict(left[: self.recipe.memory.probe_environments])
+
+    def _is_unknown(self, earlier: int, generation: int) -> bool:
+        """Whether memory for the designs of `generation` does not hold what the generation before it measures."""
+        newest = self.schedule.memory_generation(generation)
+        return earlier < generation and (newest is None or earlier > newest)
+
+    def _probed(self, generation: int) -> list[Probe]:
+        """What the generation plays again, in full; its environments are members of closed generations."""
+        named = self._probes.get(generation, {})
+        members = {member.env_id: member for own in set(named.values()) for member in self._closed[own].members}
+        return [Probe(generation=own, member=members[env_id]) for env_id, own in named.items()]
 
     def _request(self, generation: int, attempt: int, unit: int, slots: Sequence[int]) -> list[Emit]:
         """The unit's request at an attempt, unless it stands in the log."""
@@ -195,6 +222,7 @@ class DesignJoin(Join):
             settings=design.sampling.on_wire(),
             hint_settings=design.hint_sampling.on_wire() if design.hint_by_second_call else None,
             slots=slots,
+            probes=self._probes.get(generation, {}) if unit_id == self._unit_id(generation, 0, 0) else {},
         )
 
     def _policy(self, generation: int) -> int:

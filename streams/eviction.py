@@ -26,9 +26,14 @@ class Evictions:
         if scored.evicted:
             self._evicted_at[scored.env_id] = min(scored.step, self._evicted_at.get(scored.env_id, scored.step))
 
+    def probed(self, slots: SlotsClosed) -> bool:
+        """Whether the scores of all probe plays of the generation are in."""
+        first = self._schedule.steps_of(slots.generation).start
+        return all((probe.member.env_id, first) in self._scored for probe in slots.probes)
+
     def forget(self, slots: SlotsClosed) -> None:
         """Drops what is known of a generation that has closed for good."""
-        for member in slots.members:
+        for member in (*slots.members, *(probe.member for probe in slots.probes)):
             self._evicted_at.pop(member.env_id, None)
             for step in self._schedule.steps_of(slots.generation):
                 self._scored.discard((member.env_id, step))

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import msgspec
 
 from schemas import ids
-from schemas.design import Member, RejectedDesign, SlotsClosed
-from schemas.rollout import HINTED, PLAIN
-from schemas.score import EnvScored, GenerationClosed, PlayReturn, ScoredDesign
+from schemas.design import Member, Probe, RejectedDesign, SlotsClosed
+from schemas.rollout import HINTED, PLAIN, PROBE_HINTED, PROBE_PLAIN
+from schemas.score import EnvScored, GenerationClosed, PlayReturn, ProbedEnvironment, ScoredDesign
 from schemas.settings import Recipe
 from streams.advantage import centred, designer_scale, z_scores
 from streams.diversity import repeat_share, vendi_share
@@ -82,25 +82,16 @@ def close_generation(
     designs = [_member_design(recipe, member, windows[member.env_id], averages) for member in slots.members]
     designs += [_rejected_design(recipe, rejected) for rejected in slots.rejected]
     designs = _with_advantages(recipe, designs)
-    return _summary(run_id, slots, designs, windows)
+    probes = [_probed(recipe, probe, scores[probe.member.env_id, first], averages) for probe in slots.probes]
+    return _summary(run_id, slots, designs, windows, probes)
 
 
 def _member_design(recipe: Recipe, member: Member, window: Window, averages: Mapping[str, Averages]) -> ScoredDesign:
     returns = [play.episode_return for play in window.plain]
     regret, earlier = window.regret, window.earlier_regret
     uncredited = bool(recipe.rollout.earlier_plays) and not hint_helps(earlier, recipe.design.regret_bound)
-    w = mean(returns)
-    reward = designer_reward(
-        recipe.design.signal,
-        w,
-        Regret(min(0.0, regret.mean), regret.error, regret.pairs) if uncredited else regret,
-        recipe.design.regret_bound,
-        variance=population_variance(returns),
-        potential=learning_potential(averages.get(member.skill), w),
-        clip_w=recipe.algorithm == "mended",
-    )
-    if member.identical:
-        reward *= 1.0 - recipe.design.identical_penalty
+    credited = Regret(min(0.0, regret.mean), regret.error, regret.pairs) if uncredited else regret
+    reward = _reward(recipe, member, returns, credited, averages)
     return ScoredDesign(
         env_id=member.env_id,
         slot=member.slot,
@@ -110,7 +101,7 @@ def _member_design(recipe: Recipe, member: Member, window: Window, averages: Map
         group=member.group,
         proposal=member.proposal,
         valid=True,
-        w=w,
+        w=mean(returns),
         win_rate=mean([float(play.won) for play in window.plain]),
         hint_win_rate=mean([float(play.won) for play in window.hinted]),
         regret=regret.mean,
@@ -128,6 +119,21 @@ def _member_design(recipe: Recipe, member: Member, window: Window, averages: Map
         versions=member.versions,
         pairs=regret.pairs,
     )
+
+
+def _reward(recipe: Recipe, member: Member, returns: Sequence[float], regret: Regret, averages: Mapping[str, Averages]) -> float:
+    """What a design earns for these plain returns and this regret."""
+    w = mean(returns)
+    reward = designer_reward(
+        recipe.design.signal,
+        w,
+        regret,
+        recipe.design.regret_bound,
+        variance=population_variance(returns),
+        potential=learning_potential(averages.get(member.skill), w),
+        clip_w=recipe.algorithm == "mended",
+    )
+    return reward * (1.0 - recipe.design.identical_penalty) if member.identical else reward
 
 
 def _rejected_design(recipe: Recipe, rejected: RejectedDesign) -> ScoredDesign:
@@ -173,7 +179,37 @@ def planned_scale(recipe: Recipe) -> float:
     return designer_scale(environments, environments * (recipe.rollout.plain_plays + hinted), interval)
 
 
-def _summary(run_id: str, slots: SlotsClosed, designs: list[ScoredDesign], windows: Mapping[str, Window]) -> GenerationClosed:
+def _probed(recipe: Recipe, probe: Probe, scored: EnvScored, averages: Mapping[str, Averages]) -> ProbedEnvironment:
+    """How an earlier environment stands by its probe plays, and what its design would earn by them."""
+    plays = {arm.arm: arm.plays for arm in scored.arms}
+    plain, hinted = plays.get(PROBE_PLAIN, []), plays.get(PROBE_HINTED, [])
+    returns = [play.episode_return for play in plain]
+    regret = Regret(scored.regret, scored.regret_se, scored.pairs)
+    return ProbedEnvironment(
+        env_id=probe.member.env_id,
+        generation=probe.generation,
+        slot=probe.member.slot,
+        skill=probe.member.skill,
+        plays=len(plain) + len(hinted),
+        lost=scored.lost,
+        w=mean(returns),
+        win_rate=mean([float(play.won) for play in plain]),
+        hint_win_rate=mean([float(play.won) for play in hinted]),
+        regret=regret.mean,
+        regret_se=regret.error,
+        pairs=regret.pairs,
+        reward=_reward(recipe, probe.member, returns, regret, averages) if returns and not scored.evicted else 0.0,
+        evicted=scored.evicted,
+    )
+
+
+def _summary(
+    run_id: str,
+    slots: SlotsClosed,
+    designs: list[ScoredDesign],
+    windows: Mapping[str, Window],
+    probes: list[ProbedEnvironment],
+) -> GenerationClosed:
     valid = [design for design in designs if design.valid]
     return GenerationClosed(
         run_id=run_id,
@@ -195,6 +231,7 @@ def _summary(run_id: str, slots: SlotsClosed, designs: list[ScoredDesign], windo
         vendi=vendi_share([member.source for member in slots.members]),
         lost=sum(scored.lost for window in windows.values() for scored in window.scores),
         empty="" if slots.members else _empty_cause(slots),
+        probes=probes,
         repeated=_repeated(slots),
     )
 

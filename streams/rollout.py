@@ -12,7 +12,19 @@ from dataclasses import dataclass, field
 
 from schemas import ids
 from schemas.design import Member, SlotsClosed
-from schemas.rollout import EARLIER, EARLIER_HINTED, EARLIER_PLAIN, HINTED, PLAIN, Play, PlayEnvironment, RolloutRequested
+from schemas.rollout import (
+    EARLIER,
+    EARLIER_HINTED,
+    EARLIER_PLAIN,
+    HINTED,
+    PLAIN,
+    PROBE_HINTED,
+    PROBE_PLAIN,
+    PROBES,
+    Play,
+    PlayEnvironment,
+    RolloutRequested,
+)
 from schemas.run import RunEnding
 from schemas.score import EnvScored
 from schemas.settings import Recipe
@@ -84,6 +96,11 @@ class RolloutJoin(Join):
         rollout = self.recipe.rollout
         plays = {member.env_id: self._plays(member.env_id, step) for member in members}
         earlier = {member.env_id: self._earlier_plays(member.env_id, step) for member in members}
+        if self._is_first(step):  # what is probed is played by the same policy, in the same units
+            probed = [probe.member for probe in slots.probes]
+            plays |= {member.env_id: self._probe_plays(member.env_id, step) for member in probed}
+            earlier |= {member.env_id: [] for member in probed}
+            members = [*members, *probed]
         expected = {env_id: len(plays[env_id]) + len(earlier[env_id]) for env_id in plays}
         packages = split_evenly(members, rollout.units)
         # An earlier policy samples units of its own: a unit names one policy.
@@ -142,15 +159,22 @@ class RolloutJoin(Join):
 
     def _plays(self, env_id: str, step: int) -> list[Play]:
         rollout = self.recipe.rollout
-        first = step % self.recipe.schedule.interval == 0
-        arms = [(PLAIN, rollout.plain_plays)] + ([(HINTED, rollout.hint_plays)] if first else [])
+        arms = [(PLAIN, rollout.plain_plays)] + ([(HINTED, rollout.hint_plays)] if self._is_first(step) else [])
         return [self._play(env_id, step, arm, index) for arm, count in arms for index in range(count)]
 
     def _earlier_plays(self, env_id: str, step: int) -> list[Play]:
         """The check by an earlier policy: both arms on the seeds of the play that they check."""
-        first = step % self.recipe.schedule.interval == 0
-        indices = range(self.recipe.rollout.earlier_plays if first else 0)
+        indices = range(self.recipe.rollout.earlier_plays if self._is_first(step) else 0)
         return [self._play(env_id, step, arm, index) for arm in (EARLIER_PLAIN, EARLIER_HINTED) for index in indices]
+
+    def _probe_plays(self, env_id: str, step: int) -> list[Play]:
+        """How an earlier environment stands now: both arms on the same seeds, which are new ones."""
+        arms = (PROBE_PLAIN, PROBE_HINTED) if self.recipe.rollout.hint_plays else (PROBE_PLAIN,)
+        return [self._play(env_id, step, arm, index) for arm in arms for index in range(self.recipe.memory.probe_plays)]
+
+    def _is_first(self, step: int) -> bool:
+        """Whether the step is its generation's first."""
+        return step % self.recipe.schedule.interval == 0
 
     def _play(self, env_id: str, step: int, arm: str, index: int, repeat: int = 0) -> Play:
         play_id = ids.play_id(env_id, step, arm, index, repeat)
@@ -167,10 +191,10 @@ class RolloutJoin(Join):
 def seed_index(recipe: Recipe, arm: str, index: int) -> int:
     """Which of an environment's seeds a play uses: the same in both arms where they are paired, else every play its own.
 
-    The arms of an earlier policy are always paired.
+    The arms of an earlier policy, and those of probe plays, are always paired.
     """
     rollout = recipe.rollout
-    if rollout.paired or arm in EARLIER:
+    if rollout.paired or arm in EARLIER | PROBES:
         return index % rollout.seeds
     return index if arm == PLAIN else rollout.plain_plays + index
 

@@ -16,7 +16,19 @@ import msgspec
 from schemas import ids
 from schemas.common import version_span
 from schemas.design import SlotsClosed
-from schemas.rollout import EARLIER, EARLIER_HINTED, EARLIER_PLAIN, HINTED, PLAIN, AuditFinished, AuditRequested, RolloutFinished
+from schemas.rollout import (
+    EARLIER,
+    EARLIER_HINTED,
+    EARLIER_PLAIN,
+    HINTED,
+    PLAIN,
+    PROBE_HINTED,
+    PROBE_PLAIN,
+    PROBES,
+    AuditFinished,
+    AuditRequested,
+    RolloutFinished,
+)
 from schemas.score import ArmScore, EnvScored, PlayReturn
 from schemas.settings import Recipe
 from streams.regret import Regret, mean, paired_regret, unpaired_regret
@@ -25,7 +37,7 @@ from streams.stage import Emit, Join, Outputs, Position, Positioned
 GroupKey = tuple[str, int, int]  # env_id, step, repeat
 NON_FINITE = "non_finite"
 AUDIT = "audit"
-ARMS = (PLAIN, HINTED, EARLIER_PLAIN, EARLIER_HINTED)
+ARMS = (PLAIN, HINTED, EARLIER_PLAIN, EARLIER_HINTED, PROBE_PLAIN, PROBE_HINTED)
 
 
 @dataclass
@@ -59,7 +71,8 @@ class ScoreJoin(Join):
             case AuditRequested(play_id=play_id):
                 self._audited.add(play_id)
             case SlotsClosed() as slots:
-                self._sources.setdefault(slots.generation, {member.env_id: member.source for member in slots.members})
+                played = [*slots.members, *(probe.member for probe in slots.probes)]
+                self._sources.setdefault(slots.generation, {member.env_id: member.source for member in played})
                 if self.recipe.schedule.kind == "fixed":  # in the free one plays may be asked for again until the run's end
                     self._sources.pop(slots.generation - self._generations_kept, None)
                 self._touched.update(self._groups)
@@ -138,8 +151,10 @@ class ScoreJoin(Join):
         plays = sorted(group.plays.values(), key=lambda pair: (pair[0].arm, pair[0].index))
         counted = _counted(plays, paired=self.recipe.rollout.paired)
         arms = [_arm(arm, counted) for arm in ARMS if any(play.arm == arm for play, _ in plays)]
-        regret = _regret([play for play, _ in counted], paired=self.recipe.rollout.paired)
-        earlier = _earlier_regret([play for play, _ in counted])
+        probe = any(play.arm in PROBES for play, _ in plays)
+        own = [play for play, _ in counted]
+        regret = _paired_arms(own, PROBE_HINTED, PROBE_PLAIN) if probe else _regret(own, paired=self.recipe.rollout.paired)
+        earlier = _paired_arms(own, EARLIER_HINTED, EARLIER_PLAIN)
         lost = sum(bool(play.lost) for play, _ in plays)
         return EnvScored(
             run_id=self.run_id,
@@ -159,6 +174,7 @@ class ScoreJoin(Join):
             earlier_regret_se=earlier.error,
             earlier_pairs=earlier.pairs,
             repeat=repeat,
+            probe=probe,
         )
 
 
@@ -175,8 +191,8 @@ def _counted(plays: Plays, *, paired: bool) -> Plays:
 
     Unpaired (published): lost hint plays count as 0 in the arm's mean, and are never among its plays.
     """
-    checks = [pair for pair in plays if pair[0].arm in EARLIER]
-    own = [pair for pair in plays if pair[0].arm not in EARLIER]
+    checks = [pair for pair in plays if pair[0].arm in EARLIER | PROBES]
+    own = [pair for pair in plays if pair[0].arm not in EARLIER | PROBES]
     if paired:
         return _paired(own) + _paired(checks)
     scored = [
@@ -221,18 +237,16 @@ def _arm(arm: str, counted: Plays) -> ArmScore:
 
 
 def _regret(counted: list[RolloutFinished], *, paired: bool) -> Regret:
-    hinted = [(play.env_seed, play.episode_return) for play in counted if play.arm == HINTED]
-    plain = [(play.env_seed, play.episode_return) for play in counted if play.arm == PLAIN]
     if paired:
-        return paired_regret(hinted, plain)
-    return unpaired_regret([value for _, value in hinted], [value for _, value in plain])
+        return _paired_arms(counted, HINTED, PLAIN)
+    hinted = [play.episode_return for play in counted if play.arm == HINTED]
+    return unpaired_regret(hinted, [play.episode_return for play in counted if play.arm == PLAIN])
 
 
-def _earlier_regret(counted: list[RolloutFinished]) -> Regret:
-    """What the hint gains for the earlier policy; none where no such plays were asked for."""
-    hinted = [(play.env_seed, play.episode_return) for play in counted if play.arm == EARLIER_HINTED]
-    plain = [(play.env_seed, play.episode_return) for play in counted if play.arm == EARLIER_PLAIN]
-    return paired_regret(hinted, plain)
+def _paired_arms(counted: list[RolloutFinished], with_hint: str, without: str) -> Regret:
+    """What the hint gains between these two arms; none where no such plays were asked for."""
+    hinted = [(play.env_seed, play.episode_return) for play in counted if play.arm == with_hint]
+    return paired_regret(hinted, [(play.env_seed, play.episode_return) for play in counted if play.arm == without])
 
 
 def _eviction(group: _Group) -> str:

@@ -216,13 +216,13 @@ class StageShell:
 
     async def _open_generation(self, epoch: int, generation: int) -> None:
         """Asks memory for the generation's lines, and the clock whether there is time for it."""
-        memory = await self._recollection.lines(generation)
+        recalled = await self._recollection.recall(generation)
         budget_s = self.run.recipe.max_minutes * 60
         time_is_up = budget_s > 0 and self._clock.wall() - self.run.started.created_at > budget_s
 
         def opening(join: Join) -> Outputs:
             assert isinstance(join, DesignJoin)
-            return join.open(generation, memory, time_is_up=time_is_up)
+            return join.open(generation, recalled.lines, time_is_up=time_is_up, probes=recalled.probes)
 
         await self._apply(epoch, opening)
 

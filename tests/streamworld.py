@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from infra.kafka import partition_of, unit_partition
+from infra.selection import BEST, HARD, Candidate, choose_probes
 from schemas import ids
 from schemas.common import Record, Reference, SamplingSettings, Span, version_span
 from schemas.design import DesignRequested, Document, EnvProposed, EnvRejected, EnvValidated
 from schemas.rollout import WITH_HINT, AuditFinished, AuditRequested, RolloutFinished, RolloutRequested
 from schemas.run import RunEnding
+from schemas.score import GenerationClosed
 from schemas.settings import Recipe, build_recipe
 from schemas.topics import BY_RECORD, Topic, key_of
 from schemas.train import BatchReady, Canary, PolicyPublished
@@ -254,6 +256,7 @@ class World:
                 [(d.env_id, d.reward, d.advantage, d.trained, d.evicted) for d in getattr(record, "designs", [])]
                 for record in self.records(Topic.GENERATION_CLOSED)
             ],
+            "probes": [getattr(record, "probes", []) for record in self.records(Topic.GENERATION_CLOSED)],
             "requests": sorted(getattr(r, "unit_id", "") for r in self.records(Topic.ROLLOUT_REQUESTED)),
         }
 
@@ -309,7 +312,28 @@ class World:
         process.openings.remove(generation)
         assert isinstance(process.join, DesignJoin)
         memory: list[list[Any]] = [[] for _ in range(count_blocks(self.recipe))]
-        self._carry(process, process.join.open(generation, memory, time_is_up=generation == self._end_at))
+        probes = self._probes(generation)
+        self._carry(process, process.join.open(generation, memory, time_is_up=generation == self._end_at, probes=probes))
+
+    def _probes(self, generation: int) -> dict[str, int]:
+        """What memory would have a generation play again, by the closings that it may see."""
+        settings, schedule = self.recipe.memory, Schedule(self.recipe.schedule)
+        newest = schedule.memory_generation(generation)
+        if not settings.enabled or newest is None:
+            return {}
+        standing: dict[str, Candidate] = {}
+        for record in self.records(Topic.GENERATION_CLOSED):
+            if isinstance(record, GenerationClosed) and record.generation <= newest:
+                found: list[tuple[int, Any]] = [(record.generation, one) for one in record.designs if one.valid]
+                found += [(one.generation, one) for one in record.probes if one.plays or one.evicted]
+                for born, one in found:
+                    kind = "" if one.evicted else HARD if one.win_rate < settings.negative[0] else BEST
+                    easy = one.win_rate > settings.negative[1]
+                    standing[one.env_id] = Candidate(
+                        one.env_id, "" if easy else kind, born, one.win_rate, one.regret, measured=record.generation
+                    )
+        most = settings.probe_environments * self.recipe.schedule.memory_lag
+        return choose_probes([list(standing.values())], settings, most)
 
     def _do_work(self, record: Record) -> None:
         self._work.remove(record)

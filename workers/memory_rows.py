@@ -237,7 +237,7 @@ def _audit_finished(record: AuditFinished) -> list[TableRow]:
 def _scored(record: EnvScored) -> list[TableRow]:
     row = _named(record, "arms", "repeat")
     row["asked_before"] = record.repeat
-    arms = {arm.arm: arm for arm in record.arms}
+    arms = {arm.arm.removeprefix("probe-"): arm for arm in record.arms}  # a score holds its own plays or probe plays
     for name in (PLAIN, HINTED):
         arm = arms.get(name)
         row[f"{name}_plays"] = len(arm.plays) if arm else 0
@@ -259,8 +259,12 @@ def _generation(record: GenerationClosed) -> list[TableRow]:
         if design.valid:
             row = {name: getattr(design, name) for name in STANDING}
             rows.append(("standings", {**row, "generation": record.generation, "measured": record.generation}))
+    for probe in record.probes:
+        if probe.plays or probe.evicted:
+            row = {name: getattr(probe, name) for name in STANDING}
+            rows.append(("standings", {**row, "generation": probe.generation, "measured": record.generation}))
     members = sum(design.valid for design in record.designs)
-    return [*rows, ("generations", {**_named(record, "designs"), "members": members})]
+    return [*rows, ("generations", {**_named(record, "designs", "probes"), "members": members})]
 
 
 def _batch(record: BatchReady) -> list[TableRow]:

@@ -53,6 +53,8 @@ def story(found: Lineage) -> list[Any]:
         parts.append(_plays(found))
     if found.scores:
         parts.append(_scores(found))
+    if len(found.measured) > 1:
+        parts.append(_measured(found))
     if found.audits:
         audits = [(one["play_id"], one["step"], _audit(one)) for one in found.audits]
         parts.append(_table("Audited plays", ("play", "step", "repeated in a fresh jail"), audits))
@@ -115,7 +117,7 @@ def _plays(found: Lineage) -> Table:
 def _scores(found: Lineage) -> Table:
     rows = [
         (
-            one["step"], f"{one['plain_win_rate']:.2f} of {one['plain_plays']}",
+            f"{one['step']}{' (probe)' if one['probe'] else ''}", f"{one['plain_win_rate']:.2f} of {one['plain_plays']}",
             f"{one['hint_win_rate']:.2f} of {one['hint_plays']}" if one["hint_plays"] else "-",
             f"{one['regret']:+.2f} ± {one['regret_se']:.2f}" if one["pairs"] else "-",
             f"{one['earlier_regret']:+.2f} ± {one['earlier_regret_se']:.2f}" if one["earlier_pairs"] else "-",
@@ -125,6 +127,18 @@ def _scores(found: Lineage) -> Table:
     ]  # fmt: skip
     names = ("step", "win", "with hint", "regret ± SE", "of the earlier policy", "lost", "evicted")
     return _table("Scores", names, rows)
+
+
+def _measured(found: Lineage) -> Table:
+    rows = [
+        (
+            one["measured"], "probe plays" if one["probed"] else "its own plays", f"{one['win_rate']:.2f}",
+            f"{one['hint_win_rate']:.2f}", f"{one['regret']:+.2f} ± {one['regret_se']:.2f}", f"{one['reward']:.2f}",
+            one["evicted"],
+        )
+        for one in found.measured
+    ]  # fmt: skip
+    return _table("How difficult it was", ("generation", "by", "win", "with hint", "regret ± SE", "reward", "evicted"), rows)
 
 
 def _outcome(found: Lineage) -> str:

@@ -25,7 +25,7 @@ class Plays(Planned, frozen=True, kw_only=True):
     designs_a_generation: int
     designs_most: int  # in the run, all attempts
     a_step: int  # plays of a generation's later steps
-    first_step: int  # plays of a generation's first step: hint and earlier arms too
+    first_step: int  # plays of a generation's first step: hint and earlier arms too, and probe plays
     a_generation: int
     in_all: int
     agent_batch: int  # trained plays of a later step

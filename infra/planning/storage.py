@@ -12,6 +12,7 @@ from typing import Final
 from infra.planning.memory import WIDTHS
 from infra.planning.plan import Plays, Storage
 from infra.planning.shapes import ModelShape
+from infra.planning.work import probes_a_generation
 from schemas.settings import Recipe
 
 TOKEN_BYTES: Final = 8
@@ -67,14 +68,15 @@ def design_bytes(tokens: int) -> int:
 def request_bytes(recipe: Recipe, source_bytes: int) -> int:
     """A slot in a design request: its document and its memory lines in full."""
     document = recipe.corpus.max_words * WORD_BYTES if recipe.corpus.enabled else 0
-    lines = recipe.memory.seeds + 1 if recipe.memory.enabled else 0
+    lines = recipe.memory.seeds + len(recipe.memory.negatives) if recipe.memory.enabled else 0
     return RECORD_BYTES + document + lines * (source_bytes + HINT_BYTES)
 
 
 def largest_record(recipe: Recipe, plays: Plays) -> tuple[str, int]:
     """The kind of record that can get largest, and how large, every source being as long as the gate allows."""
     environments = plays.designs_a_generation
-    a_unit = -(-environments // min(recipe.rollout.units, environments))
+    played = environments + probes_a_generation(recipe)
+    a_unit = -(-played // min(recipe.rollout.units, played))
     slots = -(-environments // min(recipe.design.units, environments))
     sizes = {
         "rollout-finished": play_bytes(recipe.rollout.context_tokens),
@@ -82,7 +84,7 @@ def largest_record(recipe: Recipe, plays: Plays) -> tuple[str, int]:
         "rollout-requested": a_unit * (SOURCE_BYTES + HINT_BYTES + RECORD_BYTES)
         + RECORD_BYTES * -(-plays.first_step // min(recipe.rollout.units, environments)) // 3,
         "design-requested": slots * request_bytes(recipe, SOURCE_BYTES),
-        "slots-closed": environments * (SOURCE_BYTES + HINT_BYTES + RECORD_BYTES),
+        "slots-closed": played * (SOURCE_BYTES + HINT_BYTES + RECORD_BYTES),
         "batch-ready": SAMPLE_BYTES * (plays.agent_batch_most + plays.designer_batch_most),
     }
     name = max(sizes, key=lambda kind: sizes[kind])

@@ -14,7 +14,8 @@ def plan_plays(recipe: Recipe) -> Plays:
     environments, interval = design.environments, schedule.interval
     generations = schedule.steps // interval
     plain = environments * rollout.plain_plays
-    first = plain + environments * (rollout.hint_plays + 2 * rollout.earlier_plays)
+    probes = probes_a_generation(recipe) * recipe.memory.probe_plays * (2 if rollout.hint_plays else 1)
+    first = plain + environments * (rollout.hint_plays + 2 * rollout.earlier_plays) + probes
     generation = first + (interval - 1) * plain
     hinted = environments * rollout.hint_plays if rollout.train_hint_arm else 0
     trains = recipe.designer == "trained"
@@ -29,13 +30,18 @@ def plan_plays(recipe: Recipe) -> Plays:
         a_step=plain,
         first_step=first,
         a_generation=generation,
-        in_all=generations * generation,
+        in_all=generations * generation - min(generations, schedule.memory_lag) * probes,
         agent_batch=plain,
         agent_batch_most=plain + hinted,
         designer_batch=environments if trains else 0,
         designer_batch_most=environments * (2 if design.train_rejected else 1) if trains else 0,
         designer_scale=min(MOST_SCALE, agents / environments * interval) if trains else 1.0,
     )
+
+
+def probes_a_generation(recipe: Recipe) -> int:
+    """Earlier environments that a generation plays again, once memory knows of some."""
+    return recipe.memory.probe_environments if recipe.memory.enabled else 0
 
 
 def plan_tokens(recipe: Recipe, plays: Plays, fill: float) -> Tokens:

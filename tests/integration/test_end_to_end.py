@@ -22,7 +22,7 @@ from schemas.codec import decode
 from schemas.common import Record, unpack_floats, unpack_ints
 from schemas.design import DesignRequested, EnvProposed, EnvRejected, EnvValidated, SlotsClosed
 from schemas.errors import SettingsError
-from schemas.rollout import RolloutFinished
+from schemas.rollout import PROBES, RolloutFinished
 from schemas.run import RunFinished
 from schemas.score import EnvScored, GenerationClosed
 from schemas.settings import BrokerSettings
@@ -155,8 +155,9 @@ def test_designs_are_judged_once_and_the_valid_ones_played(finished: Finished) -
     }
     plays = [record for record in finished.records[Topic.ROLLOUT_FINISHED] if isinstance(record, RolloutFinished)]
     assert members <= valid
-    assert {play.env_id for play in plays} == members
-    assert len(plays) == len({play.play_id for play in plays}) == 4 * len(members)
+    own = [play for play in plays if play.arm not in PROBES]
+    assert {play.env_id for play in own} == members
+    assert len(own) == len({play.play_id for play in own}) == 4 * len(members)
     assert not [play.lost for play in plays if play.lost]
     assert any(play.won for play in plays)
 
@@ -168,9 +169,30 @@ def test_both_arms_played_the_same_seeds(finished: Finished) -> None:
         seeds.setdefault(play.env_id, {}).setdefault(play.arm, []).append(play.env_seed)
     for arms in seeds.values():
         assert sorted(arms["plain"]) == sorted(arms["hint"])
+        assert sorted(arms.get("probe-plain", [])) == sorted(arms.get("probe-hint", []))
     scored = [record for record in finished.records[Topic.ENV_SCORED] if isinstance(record, EnvScored)]
     assert {record.env_id for record in scored} == set(seeds)
     assert all(record.pairs == 2 for record in scored)
+
+
+def test_older_environments_are_played_again_untrained_and_memory_measures_them(finished: Finished) -> None:
+    closed = [record for record in finished.records[Topic.GENERATION_CLOSED] if isinstance(record, GenerationClosed)]
+    probed = {(one.generation, probe.env_id): probe for one in closed for probe in one.probes}
+    assert probed
+    assert all(probe.generation <= generation - 2 for (generation, _), probe in probed.items())
+    plays = [record for record in finished.records[Topic.ROLLOUT_FINISHED] if isinstance(record, RolloutFinished)]
+    probe_plays = [play for play in plays if play.arm in PROBES]
+    assert {(play.step, play.env_id) for play in probe_plays} == probed.keys()  # K = 1: a step is a generation
+    assert len(probe_plays) == 4 * len(probed)
+    batches = [record for record in finished.records[Topic.BATCH_READY] if isinstance(record, BatchReady)]
+    assert not {play.play_id for play in probe_plays} & {sample.sample_id for batch in batches for sample in batch.samples}
+    sql = "SELECT measured, env_id, win_rate FROM standings FINAL WHERE measured > generation"
+    stored = {(row["measured"], row["env_id"]): row["win_rate"] for row in finished.store.query(sql)}
+    assert stored == {key: probe.win_rate for key, probe in probed.items()}
+    (_, env_id), _ = next(iter(probed.items()))
+    story = read_lineage(finished.store, env_id)
+    assert [row["probed"] for row in story.measured] == [0, *[1] * (len(story.measured) - 1)]
+    assert {row["arm"] for row in story.plays} == {"plain", "hint", *PROBES}
 
 
 def test_episodes_hold_every_token_the_policy_saw(finished: Finished) -> None:

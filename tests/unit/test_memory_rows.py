@@ -32,7 +32,7 @@ def columns() -> dict[str, set[str]]:
 def test_a_record_fills_exactly_the_columns_of_its_tables(topic: Topic, one_of_each: OneOfEach) -> None:
     record = dict(one_of_each("r"))[topic]
     rows = rows_of(topic, record, partition=4, offset=9)
-    assert tuple(table for table, _ in rows) == TABLES[topic]
+    assert tuple(dict.fromkeys(table for table, _ in rows)) == TABLES[topic]
     for table, row in rows:
         assert set(row) == columns()[table]
         assert (row["run_id"], row["_topic"], row["_partition"], row["_offset"]) == ("r", topic.wire, 4, 9)

@@ -25,8 +25,9 @@ QWEN = ["qwen3-4b-games", "qwen3-4b-tools", "qwen3-8b-games", "qwen3-8b-tools", 
 
 
 def plan_of(values: dict[str, Any] | None = None, model: str = "", **overrides: Any) -> Plan:
+    """The plan of a recipe without probe plays, unless they are asked for: the paper's numbers have none."""
     dotted = {key.replace("__", "."): value for key, value in overrides.items()}
-    return make_plan(build_recipe(values or {}, dotted), BACKBONES.get(model))
+    return make_plan(build_recipe(values or {}, {"memory.probe_environments": 0, **dotted}), BACKBONES.get(model))
 
 
 def test_parameters_are_those_of_the_published_models() -> None:
@@ -58,6 +59,13 @@ def test_plays_of_the_mended_run() -> None:
     plays = plan_of().plays
     assert (plays.first_step, plays.a_generation, plays.in_all) == (384, 960, 96_000)
     assert (plays.designer_batch, plays.designer_batch_most) == (24, 48)
+
+
+def test_probe_plays_are_counted_from_the_generation_on_that_remembers_one() -> None:
+    plays = plan_of(memory__probe_environments=3, memory__probe_plays=4).plays
+    assert (plays.first_step, plays.a_generation) == (384 + 24, 960 + 24)
+    assert plays.in_all == 96_000 + 98 * 24
+    assert plan_of(memory__enabled=False).plays.first_step == 384
 
 
 def test_plays_of_an_earlier_policy_and_trained_hint_plays_are_counted() -> None:

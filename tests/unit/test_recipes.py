@@ -45,7 +45,7 @@ def test_recipe_of_a_backbone_carries_the_papers_numbers(name: str) -> None:
     assert design.hint_sampling.temperature == 0.3
     assert (train.learning_rate, train.betas, train.weight_decay) == (1e-6, (0.9, 0.98), 0.1)
     assert (train.clip_low, train.clip_high, train.kl_beta, train.correction) == (0.2, 0.28, kl_beta, "truncated")
-    assert (recipe.memory.window, recipe.memory.seeds, recipe.memory.top) == (200, 2, 10)
+    assert (recipe.memory.seeds, recipe.memory.top) == (2, 10)
     assert (recipe.memory.frontier, recipe.memory.negative) == ((0.15, 0.85), (0.1, 0.9))
     assert recipe.evaluation.suite == recipe.setting
     assert recipe.corpus.max_words == (4000 if tools else 6000)
@@ -55,6 +55,11 @@ def test_recipe_of_a_backbone_carries_the_papers_numbers(name: str) -> None:
 def test_recipe_of_a_backbone_turns_published_by_one_override(name: str) -> None:
     published = read_recipe(name, ["algorithm=published", *(["schedule.lead=0"] if PAPER[name][0] == 8 else [])])
     assert (published.rollout.paired, published.rollout.hint_plays, published.train.aggregate) == (False, 16, "sample")
+    assert (published.memory.window, published.memory.negatives, published.memory.probe_environments) == (
+        200,
+        ("easy-or-hard",),
+        0,
+    )
     assert (published.design.hint_by_second_call, published.schedule.lag_limit("designer")) == (True, published.schedule.delay)
 
 

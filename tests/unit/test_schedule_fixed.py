@@ -114,12 +114,20 @@ failures = st.builds(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    schedules, failures, st.integers(1, 10**6), st.sampled_from([0.0, 0.01]), st.sampled_from([-1, 1, 2]), st.sampled_from([0, 2])
+    schedules,
+    failures,
+    st.integers(1, 10**6),
+    st.sampled_from([0.0, 0.01]),
+    st.sampled_from([-1, 1, 2]),
+    st.sampled_from([0, 2]),
+    st.sampled_from([0, 2]),
 )
 def test_random_timing_and_restarts_give_one_plan_without_deadlock(
-    schedule: dict[str, int], shares: Shares, seed: int, restart: float, end_at: int, earlier: int
+    schedule: dict[str, int], shares: Shares, seed: int, restart: float, end_at: int, earlier: int, probes: int
 ) -> None:
-    recipe = small_recipe(schedule=schedule, rollout__earlier_plays=earlier, rollout__earlier_steps=earlier)
+    checked = {"rollout__earlier_plays": earlier, "rollout__earlier_steps": earlier}
+    probed = {"memory__enabled": True, "memory__probe_environments": probes, "memory__probe_plays": 2}
+    recipe = small_recipe(schedule=schedule, **checked, **probed)
     undisturbed, disturbed = run_worlds(recipe, shares, seed, restart, end_at)
     for world in (undisturbed, disturbed):
         assert_trained_once(world)

@@ -13,6 +13,7 @@ from schemas.run import RunEnding
 from schemas.settings import GAMES_SKILLS, Recipe, build_recipe
 from schemas.topics import BY_RECORD
 from streams.design import DesignJoin
+from streams.generation import close_generation
 from streams.slots import active_skills, block_document, count_blocks, cut_document, draw_pass
 from streams.stage import Outputs, Positioned
 from tests.streamworld import DOCUMENTS, Shares, answer, policy, small_recipe
@@ -126,6 +127,19 @@ def test_near_duplicates_are_dropped_in_slot_order_or_kept_and_told() -> None:
         assert [member.slot for member in closed.members] == kept
     assert [member.repeated for member in closed.members] == [0, 0, 0, 0, 1.0, 1.0]
     assert not any(member.identical for member in closed.members)  # each slot has a group of its own here
+
+
+def test_who_is_repeated_is_named_by_the_first_of_equals_and_counted_by_the_closing() -> None:
+    first = []
+    for mode in ("drop", "penalise"):
+        driver = Driver(small_recipe(design__duplicate=mode, schedule__steps=12))
+        driver.begin(*[policy("run", version) for version in range(1, 9)])
+        zero, _, two = (closed_in(driver.accept(*verdicts(requests_in(driver.open(g)), SOUND))) for g in range(3))
+        names = [member.env_id for member in zero.members]
+        closed = close_generation("run", driver.recipe, two, {}, {})
+        assert closed.repeated == {names[0]: 2, names[1]: 2, names[2]: 1, names[3]: 1}  # slots 4 and 5 are as 0 and 1
+        first.append([one.repeats for one in two.duplicates] + [one.repeats for one in two.members])
+    assert first[0] == first[1] == [*names[:4], *names[:2]]
 
 
 def test_duplicates_of_closed_generations_count_up_to_the_memory_lag_only() -> None:

@@ -3,6 +3,15 @@
 -- kind: table
 -- unit: text
 -- order: 110
+WITH v AS
+(
+    SELECT env_id, generation, slot, design_attempt, skill, valid, rule
+    FROM verdicts
+    WHERE run_id = {run:String}
+        AND positionCaseInsensitive(concat(env_id, ' ', skill, ' ', if(valid, 'admitted', rule)), {search:String}) > 0
+    ORDER BY generation DESC, slot, design_attempt
+    LIMIT {limit:UInt32}
+)
 SELECT
     v.env_id AS environment,
     v.generation AS generation,
@@ -12,17 +21,12 @@ SELECT
     if(r.env_id = '' OR NOT v.valid, NULL, r.hint_win_rate) AS `with hint`,
     if(r.env_id = '' OR NOT v.valid, NULL, r.regret) AS regret,
     if(r.env_id = '', NULL, r.reward) AS reward
-FROM
-(
-    SELECT env_id, generation, slot, design_attempt, skill, valid, rule
-    FROM verdicts FINAL
-    WHERE run_id = {run:String}
-        AND positionCaseInsensitive(concat(env_id, ' ', skill, ' ', if(valid, 'admitted', rule)), {search:String}) > 0
-    ORDER BY generation DESC, slot, design_attempt
-    LIMIT {limit:UInt32}
-) AS v
+FROM v
 LEFT JOIN
 (
-    SELECT env_id, generation, win_rate, hint_win_rate, regret, reward, evicted FROM rewards FINAL WHERE run_id = {run:String}
+    SELECT env_id, generation, win_rate, hint_win_rate, regret, reward, evicted
+    FROM rewards FINAL
+    WHERE run_id = {run:String} AND (generation, env_id) IN (SELECT generation, env_id FROM v)
 ) AS r ON v.env_id = r.env_id AND v.generation = r.generation
 ORDER BY v.generation DESC, v.slot, v.design_attempt
+LIMIT 1 BY v.env_id

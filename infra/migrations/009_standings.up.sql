@@ -39,3 +39,19 @@ WHERE r.valid;
 
 -- which earlier environments a generation's designs repeat, and how often
 ALTER TABLE generations ADD COLUMN IF NOT EXISTS repeated Map(String, UInt32);
+
+-- probe plays of earlier environments: their rows stand under the generation that played them
+ALTER TABLE scores ADD COLUMN IF NOT EXISTS probe Bool DEFAULT false;
+
+-- which batches hold a sample, which prompts showed an environment, where a play stands, without a look at each
+ALTER TABLE batches ADD INDEX IF NOT EXISTS sample_ids_index sample_ids TYPE bloom_filter(0.01) GRANULARITY 1;
+
+ALTER TABLE batches MATERIALIZE INDEX IF EXISTS sample_ids_index;
+
+ALTER TABLE prompts ADD INDEX IF NOT EXISTS memory_env_ids_index memory_env_ids TYPE bloom_filter(0.01) GRANULARITY 1;
+
+ALTER TABLE prompts MATERIALIZE INDEX IF EXISTS memory_env_ids_index;
+
+ALTER TABLE episodes ADD INDEX IF NOT EXISTS play_id_index play_id TYPE bloom_filter(0.01) GRANULARITY 1;
+
+ALTER TABLE episodes MATERIALIZE INDEX IF EXISTS play_id_index;

@@ -1,3 +1,0 @@
-ALTER TABLE generations DROP COLUMN IF EXISTS repeated;
-
-DROP TABLE IF EXISTS standings;
