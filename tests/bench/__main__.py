@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.bench import memory
+from tests.bench import ingest, memory
 from tests.bench.jails import Counts, JailBench
 from tests.bench.pipeline import measure, pipeline_rows
 from tests.bench.table import Row, as_records, as_text, jail_rows
@@ -24,7 +24,7 @@ def main() -> int:
     """Measures and prints; 0 whatever the figures are."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=Counts.rounds)
-    parser.add_argument("--only", choices=("jails", "pipeline", "memory"), help="one of the tables")
+    parser.add_argument("--only", choices=("jails", "pipeline", "memory", "memory-ingest"), help="one of the tables")
     parser.add_argument("--out", type=Path, help="also write the rows there, as JSON")
     given = parser.parse_args()
     began = os.getloadavg()[0]
@@ -41,6 +41,8 @@ def main() -> int:
         rows += pipeline_rows(measure())
     if given.only in (None, "memory"):
         rows += memory.memory_rows(memory.measure(tell))
+    if given.only in (None, "memory-ingest"):
+        rows += ingest.ingest_rows(ingest.measure(tell))
     sys.stdout.write(f"{os.cpu_count()} cores, load {began:.1f} before, {os.getloadavg()[0]:.1f} after\n\n{as_text(rows)}")
     if given.out:
         given.out.write_bytes(msgspec.json.format(msgspec.json.encode(as_records(rows)), indent=2) + b"\n")
