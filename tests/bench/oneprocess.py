@@ -11,13 +11,15 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import msgspec
 
-from infra.dialects import load_dialect
+from infra.actions import action_form
+from infra.dialects import recipe_dialect
 from infra.kafka import partition_of, unit_partition
 from infra.policystore import PolicyStore
 from infra.runs import Run, find_folder, tokenizer_digest
@@ -34,8 +36,10 @@ from streams.stages import SPECS
 from trainer.checkpoint import CheckpointStore
 from trainer.loop import Trainer
 from workers.design import DesignWork
+from workers.gate import judge
 from workers.policies import make_sampler
 from workers.rollout import RolloutWork
+from workers.samplers.base import Sampler
 from workers.sandbox import open_sandbox
 from workers.validate import ValidateWork
 
@@ -83,19 +87,24 @@ class OneProcess:
         self._open_work(recipe)
 
     def _open_work(self, recipe: Recipe) -> None:
-        dialect = load_dialect(recipe.model.dialect, find_folder(recipe.model.path))
+        dialect = recipe_dialect(recipe, find_folder(recipe.model.path))
         store = PolicyStore(self.run.policy_place)
         self._jails = [open_sandbox(recipe.sandbox.mode) for _ in range(2)] + [open_sandbox("fresh")]
-        designer, player = make_sampler(recipe, lambda: False), make_sampler(recipe, lambda: False)
+        designer, player = self.make_designer(recipe), make_sampler(recipe, lambda: False)
         held = [HeldPolicies(store, sampler, self._published) for sampler in (designer, player)]
         rollout = recipe.rollout
-        validate = ValidateWork(self._jails[0], self._jails[2], self, rollout.max_turns, rollout.tries)  # type: ignore[arg-type] # what it asks of a fetcher
+        decide = partial(judge, form=action_form(recipe.model.dialect))
+        validate = ValidateWork(self._jails[0], self._jails[2], self, rollout.max_turns, rollout.tries, decide)  # type: ignore[arg-type] # what it asks of a fetcher
         self._work: dict[Topic, Any] = {
             Topic.DESIGN_REQUESTED: DesignWork(designer, held[0], dialect),  # type: ignore[arg-type] # what it asks of a feed
             Topic.ENV_PROPOSED: validate,
             Topic.AUDIT_REQUESTED: validate,
             Topic.ROLLOUT_REQUESTED: RolloutWork(player, held[1], self._jails[1], dialect, rollout, lambda: False),  # type: ignore[arg-type] # as above
         }
+
+    def make_designer(self, recipe: Recipe) -> Sampler:
+        """What writes designs; a test may let something else write them."""
+        return make_sampler(recipe, lambda: False)
 
     def train(self) -> str:
         """The whole run; the digest of its last policy."""
