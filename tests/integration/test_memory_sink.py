@@ -24,7 +24,7 @@ from schemas.score import EnvScored, GenerationClosed, ScoredDesign
 from schemas.settings import BrokerSettings, MemorySettings
 from schemas.topics import Topic
 from workers.memory import MemorySink
-from workers.memory_rows import TABLES
+from workers.memory_rows import TABLES, rows_of
 
 pytestmark = pytest.mark.integration
 
@@ -47,8 +47,12 @@ def work(sink: MemorySink, deadline_s: float = 90.0) -> None:
 
 
 def _apart(record: Record) -> Record:
-    """Of one design there is one verdict: the refused design is another one than the admitted."""
-    return msgspec.structs.replace(record, env_id="refused") if isinstance(record, EnvRejected) else record
+    """Of one design there is one verdict, of one environment one measurement: the refused and the probed one are others."""
+    if isinstance(record, EnvRejected):
+        return msgspec.structs.replace(record, env_id="refused")
+    if isinstance(record, GenerationClosed):
+        return msgspec.structs.replace(record, probes=[msgspec.structs.replace(one, env_id="earlier") for one in record.probes])
+    return record
 
 
 def stored(client: ClickHouseStore, run_id: str) -> dict[str, int]:
@@ -75,9 +79,10 @@ def test_every_record_becomes_its_rows_once_also_when_all_is_delivered_again(
     sink.close()
     first = stored(client, run_id)
     expected: dict[str, int] = {}
-    for topic, _ in pairs:
-        for table in TABLES[topic]:
+    for topic, record in pairs:
+        for table, _ in rows_of(topic, record, 0, 0):
             expected[table] = expected.get(table, 0) + 1
+    assert expected.keys() == {table for tables in TABLES.values() for table in tables}
     assert first == expected
     assert sink.rows_stored == sum(expected.values())
 
