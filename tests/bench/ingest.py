@@ -161,7 +161,7 @@ def timed(sink: MemorySink, parts: dict[str, float]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name, owner, attribute in (
             ("read", sink._consumer, "poll"),
-            ("decode", memory, "decode"),
+            ("decode", memory, "from_bytes"),
             ("rows", memory, "rows_of"),
             ("blocks", memory, "blocks_of"),
             ("insert", sink._store, "insert"),
