@@ -17,7 +17,7 @@ from infra.dialects.chat import ChatDialect
 from infra.examples import EXAMPLES
 from infra.policystore import PolicyStore
 from schemas.common import unpack_ints
-from schemas.design import EnvValidated, SlotsClosed
+from schemas.design import EnvRejected, EnvValidated, SlotsClosed
 from schemas.rollout import HINTED, RolloutFinished
 from schemas.settings import Recipe, build_recipe
 from schemas.train import DESIGNER, BatchReady, PolicyPublished, StepFinished
@@ -99,7 +99,7 @@ def test_a_chat_model_designs_plays_and_trains_in_both_settings(setting: str, mo
                 "hint_plays": 2,
                 "seeds": 2,
                 "units": 1,
-                "max_turns": 8,
+                "max_turns": 25,
                 "context_tokens": 9000,
                 "sampling": sampling,
                 "train_hint_arm": True,
@@ -113,6 +113,8 @@ def test_a_chat_model_designs_plays_and_trains_in_both_settings(setting: str, mo
     run = ChatRun(recipe, f"chat-{setting}", tmp_path)
     run.train()
     admitted = [one for one in run.records if isinstance(one, EnvValidated)]
+    refused = [(one.rule, one.evidence) for one in run.records if isinstance(one, EnvRejected)]
+    assert not refused
     assert len(admitted) == SLOTS * STEPS
     assert all({"form", "witness"} <= {proof.rule for proof in one.proof} for one in admitted)
     assert [len(one.members) for one in run.records if isinstance(one, SlotsClosed)] == [SLOTS] * STEPS
