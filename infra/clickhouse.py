@@ -252,7 +252,7 @@ def store_error(address: StoreAddress, problem: Exception) -> StoreError | DiskF
             f"store {address.shown} refuses user {address.user}'s password", "Use the DSN that `spade up` printed last"
         )
     if code in (UNKNOWN_DATABASE, UNKNOWN_TABLE):
-        return StoreError(f"store {address.shown} lacks our tables ({text[:200]})", "Run `spade migrate` once")
+        return StoreError(f"store {address.shown} lacks our tables as yet", "Run `spade migrate` once, or start a run on it")
     if not _away(problem):
         return StoreError(f"store {address.shown} refused a statement: {text[:500]}")
     return StoreAwayError(

@@ -60,11 +60,24 @@ def plan_lines(made: Plan) -> Iterator[str]:
     yield from _storage_lines(made)
     for pool in made.pools:
         bound = f", {pool.units} units at once" if pool.units else ""
-        yield f"pool        {pool.name}: {pool.workers} workers, {pool.partitions} partitions{bound}"
+        yield f"pool        {pool.name}: {pool.workers} worker{'s' * (pool.workers != 1)}, {pool.partitions} partitions{bound}"
     for remark in made.remarks:
         yield f"note        {remark}"
     for problem in made.problems:
         yield f"IMPOSSIBLE  {problem.cause}. {problem.fix}"
+
+
+def _figure(value: float) -> str:
+    """Three digits, and never an exponent."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _count(value: float) -> str:
+    """A number of tokens for people: 65,500, 4.2 million, 13 billion."""
+    for unit, name in ((1e9, " billion"), (1e6, " million")):
+        if value >= unit:
+            return f"{_figure(value / unit)}{name}"
+    return f"{value:,.0f}"
 
 
 def _work_lines(made: Plan) -> Iterator[str]:
@@ -92,9 +105,9 @@ def _work_lines(made: Plan) -> Iterator[str]:
         f"{tokens.a_design_most:,} a design"
     )
     yield (
-        f"            {tokens.sampled_a_step_mean / 1e6:,.3g} million a step and "
-        f"{tokens.sampled_in_all_mean / 1e9:,.3g} billion in all where the mean is {tokens.fill:.0%} of the most "
-        f"({tokens.sampled_a_step_most / 1e6:,.3g} million a step at most)"
+        f"            {_count(tokens.sampled_a_step_mean)} a step and "
+        f"{_count(tokens.sampled_in_all_mean)} in all where the mean is {tokens.fill:.0%} of the most "
+        f"({_count(tokens.sampled_a_step_most)} a step at most)"
     )
     yield f"age         agent samples at most {ages.agent} versions old when trained, designer samples {ages.designer}"
     yield (
@@ -124,13 +137,13 @@ def _memory_lines(made: Plan) -> Iterator[str]:
 def _storage_lines(made: Plan) -> Iterator[str]:
     storage = made.storage
     yield (
-        f"log         {storage.kafka_a_step / 1e6:,.3g} MB a step, {storage.kafka_in_all / 1e9:,.3g} GB in all; at a step in "
-        f"{storage.step_s:g} s {storage.kafka_a_day / 1e9:,.3g} GB a day in Kafka, "
-        f"{storage.clickhouse_a_day / 1e9:,.3g} GB in ClickHouse, before compression"
+        f"log         {_figure(storage.kafka_a_step / 1e6)} MB a step, {_figure(storage.kafka_in_all / 1e9)} GB in all; "
+        f"at a step in {storage.step_s:g} s {_figure(storage.kafka_a_day / 1e9)} GB a day in Kafka, "
+        f"{_figure(storage.clickhouse_a_day / 1e9)} GB in ClickHouse, before compression"
     )
     yield f"            largest record: {storage.largest_record_name}, at most {storage.largest_record / MIB:.2f} of 8 MiB"
     if storage.policies_bytes:
-        yield f"disk        policies and checkpoints: {storage.policies_bytes / 1e9:,.3g} GB"
+        yield f"disk        policies and checkpoints: {_figure(storage.policies_bytes / 1e9)} GB"
 
 
 def _size(gib: float) -> str:

@@ -155,13 +155,15 @@ def age(seconds: float) -> str:
 
 def _head(picture: Picture) -> Panel:
     status = picture.status
-    policy = f"policy {status.version}"
+    policy = f"policy {status.version}" if status.version >= 0 else "no policy yet"
     if status.policy_at and not status.finished:
         policy += f", {age(picture.at - status.policy_at)} old"
     pace = _pace(status.steps)
+    step = f"step {status.step}" if status.step >= 0 else "no step yet"
+    closed = f"generation {status.generation} closed" if status.generation >= 0 else "no generation closed yet"
     lines = [
         f"run {escape_line(picture.run_id)}: {escape(status.state, 300)}",
-        f"{policy}; step {status.step}{f', {pace:.1f} a minute' if pace else ''}; generation {status.generation} closed",
+        f"{policy}; {step}{f', {pace:.1f} a minute' if pace else ''}; {closed}",
     ]
     if status.closed:
         last = status.closed[-1]
