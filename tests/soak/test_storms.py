@@ -21,6 +21,7 @@ from infra.chaos.evidence import read_evidence
 from infra.cli.backlog import read_status
 from infra.cli.chaos import check_evidence, show_findings
 from infra.cli.launch import Services
+from infra.cli.options import read_recipe
 from infra.local.broker import LocalBroker
 from infra.local.store import LocalStore
 from infra.migrate import migrate
@@ -44,7 +45,7 @@ pytestmark = pytest.mark.soak
 __all__ = ["make_recipe", "start_run"]  # fixtures
 KILLS = int(os.environ.get("SOAK_KILLS", "50"))
 SEED = int(os.environ.get("SOAK_SEED", "1"))
-STEPS = int(os.environ.get("SOAK_STEPS", "24"))
+STEPS = int(os.environ.get("SOAK_STEPS", "48"))
 RUN_LIMIT_S = 1800.0
 SPADE = [sys.executable, "-P", "-m", "infra.cli"]
 
@@ -101,7 +102,7 @@ def services(folder: Path) -> Iterator[tuple[LocalBroker, LocalStore]]:
     broker = LocalBroker.start(folder / "named-broker")
     store = LocalStore.start(folder / "named-store")
     try:
-        create_topics(BrokerSettings(address=broker.address))
+        create_topics(BrokerSettings(address=broker.address), partitions=read_recipe("tiny").partitions)
         migrate(store.dsn)
         yield broker, store
     finally:
