@@ -17,7 +17,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 from pydantic import ValidationError
 
-from infra.corpus import corpus_digest
+from infra.corpus.pool import recipe_digest
 from infra.kafka import ControlReader, count_partitions, make_consumer, make_producer, unreachable
 from schemas import ids
 from schemas.codec import decode
@@ -83,7 +83,7 @@ def start_run(
         steps=recipe.schedule.steps,
         policy_place=policy_place,
         code_digest=code_digest(),
-        corpus_digest=corpus_digest(find_folder(recipe.corpus.path)) if recipe.corpus.enabled else "",
+        corpus_digest=recipe_digest(recipe, find_folder(recipe.corpus.path)),
         tokenizer_digest=tokenizer_digest(find_folder(recipe.model.path)),
         dialect=recipe.model.dialect,
         forked_from=forked_from,

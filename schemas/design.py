@@ -13,6 +13,7 @@ class Document(Part, frozen=True, kw_only=True):
     text: str
     skill: str = ""  # from a first line "skill: NAME" of the file; empty: fits any skill
     tag: str = ""  # math | science | code, or not told
+    hint: str = ""  # of a fixed pool's environment, whose source is the text
 
 
 class MemoryLine(Part, frozen=True, kw_only=True):

@@ -231,8 +231,8 @@ class MemorySettings(Settings):
 class CorpusSettings(Settings):
     enabled: bool = True
     path: str = "infra/corpus/nano"
-    """A folder of .txt and .md files and of shards of `spade corpus add`; a relative path is looked for below the recipe, then
-    among the shipped corpora."""
+    """A folder of .txt and .md files and of shards of `spade corpus add`; of a fixed pool, one of environments
+    (infra/corpus/pool.py). A relative path is looked for below the recipe, then among the shipped corpora."""
     tags: tuple[Tag, ...] = ()
     """Documents are drawn of these tags in turn, an equal share each, whatever the corpus holds; none: all, untagged too."""
     max_words: int = Field(default=6000, ge=10)
@@ -297,7 +297,8 @@ class Recipe(Settings):
     name: str = "run"
     algorithm: Literal["mended", "published"] = "mended"
     setting: Literal["games", "tools"] = "games"
-    pool: Literal["self-play"] = "self-play"
+    pool: Literal["self-play", "fixed"] = "self-play"
+    """self-play: the designer writes the environments. fixed: those of the folder corpus.path are drawn, as documents are."""
     designer: Literal["trained", "frozen"] = "trained"
     skills: tuple[str, ...] = GAMES_SKILLS
     seed: int = Field(default=0, ge=0)
@@ -336,6 +337,11 @@ class Recipe(Settings):
                 'rollout.earlier_steps must be 0 with schedule.kind = "free": an earlier policy may be gone when a straggler '
                 "asks for it, version 0 stays"
             )
+        if self.pool == "fixed" and (self.designer != "frozen" or self.design.hint_by_second_call or self.design.attempts > 1):
+            raise ValueError(
+                'pool = "fixed" needs designer = "frozen", design.attempts = 1 and design.hint_by_second_call = false: '
+                "nobody designs"
+            )
         if not self.skills:
             raise ValueError("skills must name at least one skill")
         if self.model.dialect not in ("nano", self.setting):
@@ -363,6 +369,12 @@ PUBLISHED_DEFAULTS: dict[str, Any] = {
     },
 }
 
+FIXED_POOL_DEFAULTS: dict[str, Any] = {
+    "designer": "frozen",
+    "design": {"attempts": 1, "hint_by_second_call": False, "duplicate": "penalise", "train_rejected": False},
+    "memory": {"enabled": False},
+}
+
 TOOLS_DEFAULTS: dict[str, Any] = {"skills": TOOLS_SKILLS, "corpus": {"max_words": 4000}}
 """The setting tools over the defaults, which are those of games."""
 
@@ -380,10 +392,12 @@ def load_recipe(path: Path, overrides: Mapping[str, Any] | None = None) -> Recip
 
 
 def build_recipe(values: Mapping[str, Any], overrides: Mapping[str, Any] | None = None, origin: str = "recipe") -> Recipe:
-    """Defaults of algorithm and setting, under the recipe's values, under dotted overrides such as {"schedule.steps": 20}."""
+    """Defaults of algorithm, setting and pool, under the recipe's values, under dotted overrides ({"schedule.steps": 20})."""
     merged = dict(values)
     for dotted, value in (overrides or {}).items():
         _set(merged, dotted.split("."), value)
+    if merged.get("pool") == "fixed":
+        merged = _merge(FIXED_POOL_DEFAULTS, merged)
     if merged.get("algorithm") == "published":
         merged = _merge(PUBLISHED_DEFAULTS, merged)
     if merged.get("setting") == "tools":

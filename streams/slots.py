@@ -61,7 +61,7 @@ def block_document(recipe: Recipe, documents: Sequence[Document], generation: in
     place, turn = divmod(begin + attempt * blocks_a_skill + block // shares, len(tags))
     of_tag = [document for document in documents if tags[turn] in ("", document.tag)]
     pool = [document for document in of_tag if document.skill in ("", skill)] or of_tag
-    if not recipe.corpus.enabled or not pool:
+    if not pool or not (recipe.corpus.enabled or recipe.pool == "fixed"):
         return NO_DOCUMENT
     start, end = (-(-(at - turn) // len(tags)) for at in (begin, begin + wanted))  # the generation's places of this tag
     drawn = draw_pass(len(pool), start, end - start, "/".join([str(recipe.seed), skill, *filter(None, [tags[turn]])]))

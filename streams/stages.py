@@ -31,16 +31,15 @@ class StageSpec:
 
 
 def _design(run: Run) -> Join:
-    from infra.corpus import load_corpus, require_tags
+    from infra.corpus.pool import FIXED, recipe_documents
     from infra.runs import find_folder
     from streams.design import DesignJoin
     from streams.slots import cut_document
 
     corpus = run.recipe.corpus
-    found = load_corpus(find_folder(corpus.path)) if corpus.enabled else []
-    if corpus.enabled:
-        require_tags(found, corpus.tags, find_folder(corpus.path))
-    documents = [cut_document(document, corpus.max_words) for document in found]
+    documents = recipe_documents(run.recipe, find_folder(corpus.path))
+    if run.recipe.pool != FIXED:
+        documents = [cut_document(document, corpus.max_words) for document in documents]
     return DesignJoin(run.run_id, run.recipe, documents)
 
 

@@ -2,6 +2,7 @@
 
 In: spade-design-requested, in the group spade-work-design-RUN. Out: one spade-env-proposed a slot, with its tokens, their
 log-probabilities, and what they decode to: the source and the hint, or why they could not be read.
+Of a fixed pool, each slot's document is the design: no model is loaded, and there are no tokens to train.
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ def run(context: ProcessContext) -> None:
     """Designs until the run has finished or a signal came. Blocks; raises SpadeError."""
     started = await_run(context)
     bind_run(started.run_id)
+    if started.recipe.pool == "fixed":
+        pooled = Stage("design", (Topic.DESIGN_REQUESTED,), DEADLINE_S, prefetch=2, tries=started.recipe.rollout.tries)
+        consume(context, started, pooled, lambda stop: PooledDesigns())
+        return
     dialect = recipe_dialect(started.recipe, find_folder(started.recipe.model.path))
     if started.recipe.design.hint_by_second_call and not isinstance(dialect, HintDialect):
         raise SettingsError(
@@ -94,6 +99,24 @@ class DesignWork:
         """Every slot as lost."""
         assert isinstance(record, DesignRequested)  # the topic holds no other
         return [(Topic.ENV_PROPOSED, _proposal(record, slot, lost=reason)) for slot in record.slots]
+
+
+class PooledDesigns:
+    """See consumer.Work."""
+
+    def run(self, record: Record, at: Reference) -> Outputs:
+        """One unit of slots; the pool's environments that they name."""
+        assert isinstance(record, DesignRequested)  # the topic holds no other
+        return [(Topic.ENV_PROPOSED, _proposal(record, slot, design=_pooled(slot))) for slot in record.slots]
+
+    def give_up(self, record: Record, at: Reference, reason: str) -> Outputs:
+        """Every slot as lost."""
+        assert isinstance(record, DesignRequested)  # the topic holds no other
+        return [(Topic.ENV_PROPOSED, _proposal(record, slot, lost=reason)) for slot in record.slots]
+
+
+def _pooled(slot: DesignSlot) -> ParsedDesign:
+    return ParsedDesign(slot.document.text, slot.document.hint, "")
 
 
 def write_designs(request: DesignRequested, sampler: Sampler, dialect: Dialect) -> list[EnvProposed]:

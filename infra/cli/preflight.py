@@ -27,10 +27,10 @@ def check_run(recipe: Recipe, run_dir: Path, say: Callable[[str], None]) -> None
     model = check_model(recipe)
     check_plan(recipe, model)
     check_dialect(recipe, model)
-    documents = check_corpus(recipe)
+    documents, kind = check_corpus(recipe), "environments in the pool" if recipe.pool == "fixed" else "documents"
     check_disk(run_dir, model, kept_versions(recipe))
     level = check_sandbox(recipe)
-    say(f"recipe {recipe.name} ({recipe.algorithm}), model {recipe.model.path}, {documents} documents, sandbox level: {level}")
+    say(f"recipe {recipe.name} ({recipe.algorithm}), model {recipe.model.path}, {documents} {kind}, sandbox level: {level}")
 
 
 def check_model(recipe: Recipe) -> Path:
@@ -73,7 +73,7 @@ def check_dialect(recipe: Recipe, model: Path) -> None:
     from schemas.design import DesignSlot, Document
 
     dialect = recipe_dialect(recipe, model)
-    if recipe.model.dialect == "nano":
+    if recipe.model.dialect == "nano" or recipe.pool == "fixed":
         return
     nothing = Document(document_id="", title="", text="")
     bare = [DesignSlot(slot=0, design_attempt=0, env_id="", skill=skill, document=nothing, group="") for skill in recipe.skills]
@@ -88,15 +88,10 @@ def check_dialect(recipe: Recipe, model: Path) -> None:
 
 
 def check_corpus(recipe: Recipe) -> int:
-    """Number of documents; 0 where the recipe uses none. Raises CorpusError."""
-    if not recipe.corpus.enabled:
-        return 0
-    from infra.corpus import load_corpus, require_tags
+    """Number of documents, or of the pool's environments; 0 where the recipe uses none. Raises CorpusError."""
+    from infra.corpus.pool import recipe_documents
 
-    folder = find_folder(recipe.corpus.path)
-    documents = load_corpus(folder)
-    require_tags(documents, recipe.corpus.tags, folder)
-    return len(documents)
+    return len(recipe_documents(recipe, find_folder(recipe.corpus.path)))
 
 
 def check_sandbox(recipe: Recipe) -> str:

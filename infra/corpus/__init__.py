@@ -54,10 +54,10 @@ def require_tags(documents: Sequence[Document], tags: Sequence[str], path: Path)
             raise CorpusError(f"corpus.tags: no document in {path} is tagged {tag} (there are: {known})", "Leave the tag away")
 
 
-def corpus_digest(path: Path) -> str:
+def corpus_digest(path: Path, suffixes: Sequence[str] = SUFFIXES) -> str:
     """SHA-256 over names and bytes of the folder's documents, in hexadecimal. Raises CorpusError as `load_corpus` does."""
     digest = sha256()
-    for file in _files(path):
+    for file in _files(path, suffixes):
         digest.update(f"{file.relative_to(path).as_posix()}\0{file.stat().st_size}\0".encode())
         with file.open("rb") as source:
             while block := source.read(BLOCK_BYTES):
@@ -65,12 +65,12 @@ def corpus_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _files(path: Path) -> list[Path]:
+def _files(path: Path, suffixes: Sequence[str] = SUFFIXES) -> list[Path]:
     if not path.is_dir():
-        raise CorpusError(f"no corpus folder at {path}", f"Give a folder of {', '.join(SUFFIXES)} files")
-    files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
+        raise CorpusError(f"no corpus folder at {path}", f"Give a folder of {', '.join(suffixes)} files")
+    files = sorted(file for file in path.rglob("*") if file.suffix in suffixes and file.is_file())
     if not files:
-        raise CorpusError(f"the corpus folder {path} holds no document", f"Put {', '.join(SUFFIXES)} files there")
+        raise CorpusError(f"the corpus folder {path} holds no document", f"Put {', '.join(suffixes)} files there")
     return files
 
 

@@ -19,6 +19,7 @@ from unittest import mock
 import msgspec
 
 from infra.actions import action_form
+from infra.corpus.pool import FIXED
 from infra.dialects import recipe_dialect
 from infra.kafka import partition_of, unit_partition
 from infra.policystore import PolicyStore
@@ -35,7 +36,7 @@ from streams.stage import Join, Outputs, Positioned, Stage
 from streams.stages import SPECS
 from trainer.checkpoint import CheckpointStore
 from trainer.loop import Trainer
-from workers.design import DesignWork
+from workers.design import DesignWork, PooledDesigns
 from workers.gate import judge
 from workers.policies import make_sampler
 from workers.rollout import RolloutWork
@@ -95,8 +96,9 @@ class OneProcess:
         rollout = recipe.rollout
         decide = partial(judge, form=action_form(recipe.model.dialect))
         validate = ValidateWork(self._jails[0], self._jails[2], self, rollout.max_turns, rollout.tries, decide)  # type: ignore[arg-type] # what it asks of a fetcher
+        design = DesignWork(designer, held[0], dialect)  # type: ignore[arg-type] # what it asks of a feed
         self._work: dict[Topic, Any] = {
-            Topic.DESIGN_REQUESTED: DesignWork(designer, held[0], dialect),  # type: ignore[arg-type] # what it asks of a feed
+            Topic.DESIGN_REQUESTED: PooledDesigns() if recipe.pool == FIXED else design,
             Topic.ENV_PROPOSED: validate,
             Topic.AUDIT_REQUESTED: validate,
             Topic.ROLLOUT_REQUESTED: RolloutWork(player, held[1], self._jails[1], dialect, rollout, lambda: False),  # type: ignore[arg-type] # as above

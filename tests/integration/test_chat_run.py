@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from infra.corpus.pool import load_pool
 from infra.dialects import recipe_dialect
 from infra.dialects.chat import ChatDialect
 from infra.examples import EXAMPLES
 from infra.policystore import PolicyStore
+from infra.runs import find_folder
 from schemas.common import unpack_ints
 from schemas.design import EnvRejected, EnvValidated, SlotsClosed
 from schemas.rollout import HINTED, RolloutFinished
@@ -134,6 +136,46 @@ def test_a_chat_model_designs_plays_and_trains_in_both_settings(setting: str, mo
     published = [one for one in run.records if isinstance(one, PolicyPublished)]
     folder = PolicyStore(run.run.policy_place).fetch(published[-1])
     assert recipe_dialect(recipe, folder).open_play("x", "y") == recipe_dialect(recipe, model).open_play("x", "y")
+
+
+def test_a_fixed_pool_is_judged_played_and_trained_with_nobody_designing(model: Path, tmp_path: Path) -> None:
+    sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_tokens": 8}
+    recipe = build_recipe(
+        {
+            "setting": "games",
+            "pool": "fixed",
+            "schedule": {"steps": STEPS, "interval": 1, "delay": 1, "lag": 0, "lead": 0, "memory_lag": 1},
+            "design": {"environments": 6, "units": 2, "skills_active": 6},
+            "rollout": {
+                "plain_plays": 2,
+                "hint_plays": 2,
+                "seeds": 2,
+                "units": 1,
+                "max_turns": 1,
+                "context_tokens": 600,
+                "sampling": sampling,
+            },
+            "train": {"learning_rate": 1e-3},
+            "corpus": {"path": "infra/pools/answers"},
+            "model": {"path": str(model), "dialect": "games", "thinking": False},
+        }
+    )
+    run = ChatRun(recipe, "pool", tmp_path)
+    run.train()
+    assert not [one for one in run.records if isinstance(one, EnvRejected)]
+    pool = {one.text for one in load_pool(find_folder(recipe.corpus.path))}
+    for closed in [one for one in run.records if isinstance(one, SlotsClosed)]:
+        admitted = [one for one in run.records if isinstance(one, EnvValidated) and one.generation == closed.generation]
+        assert {one.full_source for one in admitted} == pool, "each generation plays all six: a repetition is no fault here"
+        assert (len(closed.members), closed.duplicates, closed.rejected) == (6, [], [])
+    again = [one for one in run.records if isinstance(one, EnvValidated) and one.generation > 0]
+    assert all(one.verdict_from for one in again), "an equal design takes the verdict that it had"
+    batches = [one for one in run.records if isinstance(one, BatchReady)]
+    samples = [sample for batch in batches for sample in batch.samples]
+    assert len(samples) == STEPS * 6 * 2
+    assert not any(sample.role == DESIGNER for sample in samples)
+    steps = [one for one in run.records if isinstance(one, StepFinished)]
+    assert sorted(trained for one in steps for trained in one.trained) == sorted(sample.sample_id for sample in samples)
 
 
 def check_hints(plays: Sequence[RolloutFinished], recipe: Recipe, model: Path) -> None:

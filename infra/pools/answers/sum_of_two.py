@@ -1,0 +1,32 @@
+"""Mathematical Reasoning: two small numbers are added."""
+
+import random
+
+
+class SumOfTwoEnv:
+    def __init__(self, max_turns=25):
+        self.over = True
+        self.answer = ""
+
+    def reset(self, seed=None):
+        rng = random.Random(seed)
+        self.over = False
+        left, right = rng.randint(1, 20), rng.randint(1, 20)
+        self.answer = str(left + right)
+        return (
+            f"What is {left} plus {right}? Write the number inside \\boxed{{}}. "
+            "For example, for 2 plus 3 the whole answer is \\boxed{5}"
+        ), {}
+
+    def step(self, action):
+        if self.over:
+            return "It is over.", 0.0, True, False, {}
+        self.over = True
+        won = action.strip() == self.boxed()
+        return ("Right." if won else f"The answer was {self.boxed()}."), float(won), True, False, {}
+
+    def boxed(self):
+        return "\\boxed{" + self.answer + "}"
+
+    def solution(self):
+        return [self.boxed()]

@@ -1,0 +1,34 @@
+"""Spatial Reasoning: the neighbour of a thing in a row is named."""
+
+import random
+
+
+class WhereItLiesEnv:
+    THINGS = ("apple", "book", "cup", "drum", "egg", "fork", "glove", "hat", "jar", "key")
+
+    def __init__(self, max_turns=25):
+        self.over = True
+        self.answer = ""
+
+    def reset(self, seed=None):
+        rng = random.Random(seed)
+        self.over = False
+        things = rng.sample(self.THINGS, 3)
+        self.answer = things[2]
+        return (
+            f"On a table lie, from left to right: {', '.join(things)}. What lies to the right of the {things[1]}? "
+            "Write it inside \\boxed{}. For example, in the row pen, lamp, ring the whole answer for lamp is \\boxed{ring}"
+        ), {}
+
+    def step(self, action):
+        if self.over:
+            return "It is over.", 0.0, True, False, {}
+        self.over = True
+        won = action.strip() == self.boxed()
+        return ("Right." if won else f"The answer was {self.boxed()}."), float(won), True, False, {}
+
+    def boxed(self):
+        return "\\boxed{" + self.answer + "}"
+
+    def solution(self):
+        return [self.boxed()]
