@@ -1,4 +1,4 @@
-"""Optimization: the dearest of three offers is named."""
+"""Optimization: the largest of three numbers is named."""
 
 import random
 
@@ -11,11 +11,12 @@ class LargestOfThreeEnv:
     def reset(self, seed=None):
         rng = random.Random(seed)
         self.over = False
-        prices = rng.sample(range(10, 100), 3)
-        self.answer = str(max(prices))
+        numbers = rng.sample(range(10, 100), 3)
+        self.answer = str(max(numbers))
         return (
-            f"Three shops pay {prices[0]}, {prices[1]} and {prices[2]} coins. Write the highest price inside \\boxed{{}}. "
-            "For example, for 14, 72 and 31 the whole answer is \\boxed{72}"
+            "Write the answer in the form \\boxed{answer}.\n\n"
+            "Example:\nlargest of 14, 72, 31\n\\boxed{72}\n\n"
+            f"Now you:\nlargest of {numbers[0]}, {numbers[1]}, {numbers[2]}"
         ), {}
 
     def step(self, action):

@@ -15,8 +15,7 @@ class NextInRowEnv:
         row = ", ".join(str(start + stride * place) for place in range(4))
         self.answer = str(start + stride * 4)
         return (
-            f"Which number comes next: {row}? Write it inside \\boxed{{}}. "
-            "For example, after 2, 4, 6, 8 the whole answer is \\boxed{10}"
+            f"Write the answer in the form \\boxed{{answer}}.\n\nExample:\n2, 4, 6, 8, ?\n\\boxed{{10}}\n\nNow you:\n{row}, ?"
         ), {}
 
     def step(self, action):

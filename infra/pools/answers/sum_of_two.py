@@ -14,8 +14,7 @@ class SumOfTwoEnv:
         left, right = rng.randint(1, 20), rng.randint(1, 20)
         self.answer = str(left + right)
         return (
-            f"What is {left} plus {right}? Write the number inside \\boxed{{}}. "
-            "For example, for 2 plus 3 the whole answer is \\boxed{5}"
+            f"Write the answer in the form \\boxed{{answer}}.\n\nExample:\n2 + 3\n\\boxed{{5}}\n\nNow you:\n{left} + {right}"
         ), {}
 
     def step(self, action):

@@ -16,8 +16,9 @@ class WhereItLiesEnv:
         things = rng.sample(self.THINGS, 3)
         self.answer = things[2]
         return (
-            f"On a table lie, from left to right: {', '.join(things)}. What lies to the right of the {things[1]}? "
-            "Write it inside \\boxed{}. For example, in the row pen, lamp, ring the whole answer for lamp is \\boxed{ring}"
+            "Write the answer in the form \\boxed{answer}.\n\n"
+            "Example:\npen, lamp, ring. What comes after lamp?\n\\boxed{ring}\n\n"
+            f"Now you:\n{', '.join(things)}. What comes after {things[1]}?"
         ), {}
 
     def step(self, action):

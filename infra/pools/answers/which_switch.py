@@ -1,4 +1,4 @@
-"""Causal Inference: the switch that changes the lamp is named."""
+"""Causal Inference: the switch that lights the lamp is named."""
 
 import random
 
@@ -15,10 +15,11 @@ class WhichSwitchEnv:
         self.over = False
         colours = rng.sample(self.COLOURS, 3)
         self.answer = rng.choice(colours)
-        seen = [f"The {one} switch: the lamp {'changes' if one == self.answer else 'stays'}." for one in colours]
+        seen = " ".join(f"{one}: lamp {'on' if one == self.answer else 'off'}." for one in colours)
         return (
-            f"{' '.join(seen)} Which switch drives the lamp? Write its colour inside \\boxed{{}}. "
-            "For example, if only the pink switch changes it, the whole answer is \\boxed{pink}"
+            "Write the answer in the form \\boxed{answer}.\n\n"
+            "Example:\npink: lamp on. gold: lamp off. Which one lights the lamp?\n\\boxed{pink}\n\n"
+            f"Now you:\n{seen} Which one lights the lamp?"
         ), {}
 
     def step(self, action):

@@ -16,10 +16,11 @@ class WhoIsLeftEnv:
         names = rng.sample(self.NAMES, 3)
         self.answer = names[1]
         first, last = rng.sample([names[0], names[2]], 2)
-        shown = ", ".join(sorted(names))
+        shown = "{}, {} or {}".format(*sorted(names))
         return (
-            f"One of {shown} has the key. It is not {first}. It is not {last}. Write who has it inside \\boxed{{}}. "
-            "For example, of Mia, Nils and Olga, if it is not Mia and not Olga, the whole answer is \\boxed{Nils}"
+            "Write the answer in the form \\boxed{answer}.\n\n"
+            "Example:\nMia, Nils or Olga? Not Mia. Not Olga.\n\\boxed{Nils}\n\n"
+            f"Now you:\n{shown}? Not {first}. Not {last}."
         ), {}
 
     def step(self, action):
