@@ -92,3 +92,4 @@ class EvalFinished(Record, frozen=True, kw_only=True):
     win_rate: float
     by_family: dict[str, float] = {}
     sampling: str = "sampled"
+    formed: bytes = b""  # one byte an item, 1 where every turn kept the setting's form

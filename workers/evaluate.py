@@ -22,6 +22,8 @@ from schemas.rollout import HINTED, PLAIN, Play, PlayEnvironment
 from schemas.settings import Recipe
 from schemas.train import EvalFinished, PolicyPublished
 from workers.episodes import Episode, Rules, play_all
+from workers.gate import static
+from workers.gate.rules import Refused
 from workers.samplers.base import Sampler
 from workers.samplers.transformers import TransformersSampler
 from workers.sandbox.base import Sandbox
@@ -119,6 +121,7 @@ def _record(
     run_id: str, suite: str, sampler: Sampler, instances: Sequence[Instance], episodes: Sequence[Episode], hinted: bool
 ) -> EvalFinished:
     won = [episode.won() for episode in episodes]
+    formed = [bool(episode.turns) and not any(turn.fault for turn in episode.turns) for episode in episodes]
     families: dict[str, list[bool]] = defaultdict(list)
     for instance, one in zip(instances, won, strict=True):
         families[instance.item.family].append(one)
@@ -132,17 +135,26 @@ def _record(
         policy_digest=sampler.policy_digest,
         items=len(won),
         won=bytes(won),
+        formed=bytes(formed),
         win_rate=sum(won) / len(won),
         by_family={family: sum(ones) / len(ones) for family, ones in sorted(families.items())},
         sampling=kind,
     )
 
 
+def _play_text(source: str) -> str:
+    """The source without `solution`, where it has one."""
+    try:
+        return static.cut_solution(source)
+    except Refused:  # a suite's item: it was cut before
+        return source
+
+
 def _episode(instance: Instance, arm: str, salt: str) -> Episode:
     item = instance.item
     play_id = ids.derive("eval-play", salt, item.env_id, instance.index, arm)
     environment = PlayEnvironment(
-        env_id=item.env_id, source=item.source, hint=item.hint, witness_min_return=item.win_return, reward_min=0.0
+        env_id=item.env_id, source=_play_text(item.source), hint=item.hint, witness_min_return=item.win_return, reward_min=0.0
     )
     play = Play(
         play_id=play_id,

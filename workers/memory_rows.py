@@ -294,7 +294,7 @@ def _policy(record: PolicyPublished) -> list[TableRow]:
 
 
 def _evaluation(record: EvalFinished) -> list[TableRow]:
-    return [("evaluations", {**_named(record), "won": sum(record.won)})]
+    return [("evaluations", {**_named(record), "won": sum(record.won), "formed": sum(record.formed)})]
 
 
 def _dead_letter(record: DeadLetter) -> list[TableRow]:

@@ -19,6 +19,7 @@ from infra.cli import (
     local,
     memory,
     memoryviews,
+    models,
     nano,
     plan,
     replay,
@@ -71,6 +72,9 @@ corpus_app = typer.Typer(
 )
 corpus_app.command("add", epilog="Example: spade corpus add notes.parquet essays --to corpora/mine --words 400")(corpus.add)
 app.add_typer(corpus_app, name="corpus")
+model_app = typer.Typer(help="Real models without a model hub.", no_args_is_help=True, epilog="Example: spade model smollm2")
+model_app.command("smollm2", epilog="Example: spade model smollm2 && spade run smollm2")(models.smollm2)
+app.add_typer(model_app, name="model")
 nano_app = typer.Typer(help="The nano model that the demo trains.", no_args_is_help=True, epilog="Example: spade nano build")
 nano_app.command("build", epilog="Example: spade nano build --out /tmp/nano")(nano.build)
 app.add_typer(nano_app, name="nano")

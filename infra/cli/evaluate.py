@@ -47,6 +47,7 @@ def evaluate(
     with stoppable():
         found = await_run(context, deadline_s=20.0)
         policies = read_policies(context.broker, found.run_id)
+        records: list[EvalFinished] = []
         for wanted in version or [max(policies, default=0)]:
             if wanted not in policies:
                 known = f"0 to {max(policies)}" if policies else "none"
@@ -55,9 +56,26 @@ def evaluate(
                 )
             record = evaluate_policy(found, policies[wanted], context, suite or found.recipe.evaluation.suite, limit)
             options.out.print(
-                f"policy {wanted} on {record.suite}: won {record.win_rate:.1%} of {record.items} instances "
+                f"policy {wanted} on {record.suite}: won {record.win_rate:.1%} of {record.items} instances, "
+                f"{sum(record.formed) / record.items:.1%} well formed "
                 f"({', '.join(f'{name} {rate:.2f}' for name, rate in sorted(record.by_family.items()))})"
             )
+            records.append(record)
+        if len(records) > 1:
+            options.out.print(compare(records[0], records[-1], load_suite(records[0].suite)))
+
+
+def compare(before: EvalFinished, after: EvalFinished, items: list[SuiteItem]) -> str:
+    """The last policy against the first, instance by instance, in wins and in form."""
+    clusters = [items[number % len(items)].env_id for number in range(before.items)]
+    lines = []
+    for what, ours, theirs in (("won", before.won, after.won), ("well formed", before.formed, after.formed)):
+        found = paired_difference(ours, theirs, clusters)
+        lines.append(
+            f"policy {after.policy_version} against {before.policy_version}, {what}: {100 * found.mean:+.1f} points "
+            f"(95 % interval {100 * found.low:+.1f} to {100 * found.high:+.1f}, over {found.clusters} environments)"
+        )
+    return "\n".join(lines)
 
 
 def evaluate_policy(run: Run, policy: PolicyPublished, context: ProcessContext, suite: str, limit: int = 0) -> EvalFinished:

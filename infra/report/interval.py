@@ -2,7 +2,7 @@
 
 In: one byte an instance, 1 where won, in the suite's fixed order, and each instance's environment. Out: the mean difference and
 its 95 % interval. Instances of one environment share its text, so they are not independent: the standard error is that of the
-mean of cluster sums (the sandwich estimator with G / (G - 1)), not of single instances. Normal quantile, for many clusters.
+mean of cluster sums (the sandwich estimator with G / (G - 1)), not of single instances. Student's quantile at G - 1.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-QUANTILE = 1.959964
+LEVEL = 0.975
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ def paired_difference(before: bytes, after: bytes, clusters: Sequence[str]) -> I
     """Mean of after - before over instances. All three have one entry an instance; raises ValueError where they differ."""
     if not len(before) == len(after) == len(clusters):
         raise ValueError(f"{len(before)}, {len(after)} results and {len(clusters)} cluster names don't pair")
+    from scipy.special import stdtrit
+
     if not before:
         raise ValueError("no instance to compare")
     differences = [b - a for a, b in zip(before, after, strict=True)]
@@ -40,5 +42,5 @@ def paired_difference(before: bytes, after: bytes, clusters: Sequence[str]) -> I
     if groups < 2:
         return Interval(mean, -1.0, 1.0, groups)
     variance = sum(value * value for value in deviations.values()) * groups / (groups - 1)
-    error = math.sqrt(variance) / len(differences)
-    return Interval(mean, mean - QUANTILE * error, mean + QUANTILE * error, groups)
+    reach = float(stdtrit(groups - 1, LEVEL)) * math.sqrt(variance) / len(differences)
+    return Interval(mean, mean - reach, mean + reach, groups)

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import msgspec
 
+from infra.corpus.pool import load_pool
+from schemas.design import Document
 from schemas.errors import SettingsError
 
 SUITES = Path(__file__).parent
+MAX_TURNS = 25  # of a pool's environments
 
 
 class SuiteItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,18 +24,22 @@ class SuiteItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     family: str
     size: int
     skill: str
-    source: str  # play text: `solution` cut out
+    source: str  # without `solution`, or with it: the evaluation cuts it out
     hint: str
     max_turns: int
     win_return: float  # an episode wins whose return is at least this
 
 
 def load_suite(name: str) -> list[SuiteItem]:
-    """A shipped suite by name, or one at a path that ends in .jsonl. Raises SettingsError naming the file and the line."""
+    """A shipped suite by name, one at a path that ends in .jsonl, or the environments of a pool's folder (infra/corpus/pool.py),
+    which are won at a return of 1. Raises SettingsError naming the file and the line, CorpusError for a pool."""
+    folder = Path(name) if Path(name).is_dir() else SUITES.parent.parent / name
+    if "/" in name and folder.is_dir():
+        return [_pooled(one) for one in load_pool(folder)]
     path = Path(name) if name.endswith(".jsonl") else SUITES / f"{name}.jsonl"
     if not path.is_file():
         known = ", ".join(sorted(each.stem for each in SUITES.glob("*.jsonl")))
-        raise SettingsError(f"no suite {name!r} ({path} is missing)", f"Shipped suites: {known}")
+        raise SettingsError(f"no suite {name!r} ({path} is missing)", f"Shipped suites: {known}; or give a pool's folder")
     items = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
@@ -42,6 +49,19 @@ def load_suite(name: str) -> list[SuiteItem]:
     if not items:
         raise SettingsError(f"{path} is empty", "A suite holds one JSON object a line")
     return items
+
+
+def _pooled(one: Document) -> SuiteItem:
+    return SuiteItem(
+        env_id=one.document_id,
+        family=one.title,
+        size=0,
+        skill=one.skill,
+        source=one.text,
+        hint=one.hint,
+        max_turns=MAX_TURNS,
+        win_return=1.0,
+    )
 
 
 def evaluation_seed(env_id: str, index: int, salt: str = "") -> int:

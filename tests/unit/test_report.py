@@ -142,7 +142,7 @@ def test_paired_difference_of_independent_instances_matches_the_textbook() -> No
     assert found.mean == pytest.approx(0.25)
     differences = [b - a for a, b in zip(before, after, strict=True)]
     variance = sum((d - 0.25) ** 2 for d in differences) / 199
-    assert (found.high - found.low) / 2 == pytest.approx(1.959964 * (variance / 200) ** 0.5)
+    assert (found.high - found.low) / 2 == pytest.approx(1.971957 * (variance / 200) ** 0.5)
 
 
 def test_interval_widens_where_instances_of_a_cluster_agree() -> None:

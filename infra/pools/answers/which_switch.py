@@ -26,8 +26,10 @@ class WhichSwitchEnv:
         if self.over:
             return "It is over.", 0.0, True, False, {}
         self.over = True
-        won = action.strip() == self.boxed()
-        return ("Right." if won else f"The answer was {self.boxed()}."), float(won), True, False, {}
+        if action == self.boxed():
+            return "Right.", 1.0, True, False, {}
+        formed = action.startswith("\\boxed{") and action.endswith("}")
+        return f"The answer was {self.boxed()}.", 0.2 if formed else 0.0, True, False, {}
 
     def boxed(self):
         return "\\boxed{" + self.answer + "}"
