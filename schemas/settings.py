@@ -317,6 +317,11 @@ class Recipe(Settings):
     processes: ProcessSettings = ProcessSettings()
     evaluation: EvalSettings = EvalSettings()
 
+    @property
+    def design_tokens(self) -> int:
+        """Most tokens that a design is sampled of: none where a pool is fixed."""
+        return 0 if self.pool == "fixed" else self.design.sampling.max_tokens
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.design.environments % self.design.per_document:

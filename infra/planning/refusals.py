@@ -68,7 +68,7 @@ RECORD_FIXES = {
 
 
 def _length_problems(recipe: Recipe, shape: ModelShape | None) -> Iterator[Problem]:
-    context, design = recipe.rollout.context_tokens, recipe.design.sampling.max_tokens
+    context, design = recipe.rollout.context_tokens, recipe.design_tokens
     turn = recipe.rollout.sampling.max_tokens
     if shape and shape.positions and context > shape.positions:
         yield Problem(

@@ -32,7 +32,7 @@ def plan_storage(recipe: Recipe, plays: Plays, shape: ModelShape | None, step_s:
     interval = recipe.schedule.interval
     a_play = play_bytes(int(recipe.rollout.context_tokens * fill))
     text = int(recipe.rollout.context_tokens * fill) * TEXT_BYTES
-    a_design = design_bytes(int(recipe.design.sampling.max_tokens * fill))
+    a_design = design_bytes(int(recipe.design_tokens * fill))
     requests = plays.designs_a_generation * (MEAN_SOURCE_BYTES + HINT_BYTES + RECORD_BYTES)
     designs = plays.designs_a_generation * (a_design + request_bytes(recipe, MEAN_SOURCE_BYTES) + 3 * MEAN_SOURCE_BYTES)
     mean_plays = plays.a_generation / interval
@@ -80,7 +80,7 @@ def largest_record(recipe: Recipe, plays: Plays) -> tuple[str, int]:
     slots = -(-environments // min(recipe.design.units, environments))
     sizes = {
         "rollout-finished": play_bytes(recipe.rollout.context_tokens),
-        "env-proposed": design_bytes(recipe.design.sampling.max_tokens),
+        "env-proposed": design_bytes(recipe.design_tokens),
         "rollout-requested": a_unit * (SOURCE_BYTES + HINT_BYTES + RECORD_BYTES)
         + RECORD_BYTES * -(-plays.first_step // min(recipe.rollout.units, environments)) // 3,
         "design-requested": slots * request_bytes(recipe, SOURCE_BYTES),

@@ -46,7 +46,7 @@ def probes_a_generation(recipe: Recipe) -> int:
 
 def plan_tokens(recipe: Recipe, plays: Plays, fill: float) -> Tokens:
     """Tokens of those counts."""
-    design, rollout = recipe.design.sampling.max_tokens, recipe.rollout.sampling.max_tokens
+    design, rollout = recipe.design_tokens, recipe.rollout.sampling.max_tokens
     context = recipe.rollout.context_tokens
     return Tokens(
         fill=fill,
