@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from infra.lmhead import exact_head
 from infra.policystore import policy_files
 from infra.sampling import token_logprobs
 from schemas.common import SamplingSettings
@@ -63,6 +64,7 @@ def load_language_model(folder: Path, dtype: str) -> Any:
     missing = sorted(info.get("missing_keys", ()))
     if missing:
         raise ModelError(f"model folder {folder} lacks the weight {missing[0]}", "Save the model again with save_pretrained")
+    exact_head(model)
     model.eval()
     return model
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from infra.lmhead import exact_head
 from schemas.common import unpack_ints
 from schemas.errors import CanaryError, ModelError, SettingsError
 from schemas.train import PolicyPublished
@@ -285,6 +286,7 @@ def _read_model(folder: Path, dtype: str, device: str) -> Any:
         raise ModelError(
             f"{folder} has layers of kinds {sorted(kinds)}", "This sampler knows full attention only; use vLLM for this model"
         )
+    exact_head(model)
     return model.to(device).eval()
 
 
