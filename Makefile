@@ -10,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.12.0
 STAMP := $(VENV)/.installed
+TEST_WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: install tools demo test soak bench lint lock clean
@@ -42,7 +43,7 @@ tools:
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium-headless-shell prometheus; }
 
 test: lint tools
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 soak: install
 	$(BIN)/python -m pytest -m soak -s tests/soak
