@@ -15,6 +15,7 @@ def prepare() -> float:
     """One step of a toy model through DeepSpeed; its gradient norm."""
     import numpy as np
     from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers.utils import logging
 
     from schemas.common import SamplingSettings
     from schemas.settings import TrainSettings
@@ -24,6 +25,7 @@ def prepare() -> float:
     heads = {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 16}
     sizes = {"vocab_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     toy = Trajectory("toy", "agent", 1.0, 0, np.arange(4), np.array([2, 3]), np.full(2, -2, np.float32), np.zeros(2, np.int64))
+    logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:
         Qwen3ForCausalLM(Qwen3Config(**sizes, **heads)).save_pretrained(folder)
         return TrainEngine(Path(folder), TrainSettings()).train([toy], [SamplingSettings()]).grad_norm

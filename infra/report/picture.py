@@ -75,8 +75,8 @@ def _designs(axis: Any, facts: RunFacts) -> None:
         heights = [row.rejected.get(rule, 0) for row in facts.generations]
         axis.bar(across, heights, bottom=bottom, label=f"refused: {_plain(rule)}", color=_shade(number))
         bottom = [low + high for low, high in zip(bottom, heights, strict=True)]
-    axis.set_ylim(0, 1.4 * max(bottom, default=1.0))  # room for the legend above the bars
-    _frame(axis, "Designs by the gate's verdict", "generation", columns=3)
+    axis.set_ylim(0, (1.25 + 0.1 * ((len(rules) + 2) // 2)) * max(bottom, default=1.0))  # room for the legend above the bars
+    _frame(axis, "Designs by the gate's verdict", "generation", columns=2)
 
 
 def _shade(number: int) -> Any:
