@@ -1,7 +1,7 @@
 # make install   everything that a run needs, into .venv (no root rights, no Docker, no Java needed)
 # make demo      the whole self-play loop on this machine, with a report
 # make test      every check and test; as root it installs Debian's chromium-headless-shell and prometheus, which some tests drive
-# make soak      fifty random kills over a longer run, tides of processes, long outages; a quarter of an hour (SOAK_KILLS, SOAK_SEED)
+# make soak      fifty random kills over a longer run, tides of processes, long outages; half an hour (SOAK_KILLS, SOAK_SEED)
 # make bench     figures of sandbox, gate, pipeline and memory beside their targets; some minutes, as root, on an otherwise idle machine
 # make lock      requirements.lock anew, after a change in pyproject.toml
 

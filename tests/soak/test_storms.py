@@ -45,7 +45,7 @@ pytestmark = pytest.mark.soak
 __all__ = ["make_recipe", "start_run"]  # fixtures
 KILLS = int(os.environ.get("SOAK_KILLS", "50"))
 SEED = int(os.environ.get("SOAK_SEED", "1"))
-STEPS = int(os.environ.get("SOAK_STEPS", "48"))
+STEPS = int(os.environ.get("SOAK_STEPS", "60"))
 RUN_LIMIT_S = 1800.0
 SPADE = [sys.executable, "-P", "-m", "infra.cli"]
 
