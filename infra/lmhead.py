@@ -13,8 +13,12 @@ if TYPE_CHECKING:
     import torch
 
 
-def exact_head(language_model: Any) -> None:
-    """Has the output embeddings of a transformers model give float32 logits [..., V] from float32 products."""
+def exact_head(language_model: Any, *, constant: bool = False) -> None:
+    """Has the output embeddings of a transformers model give float32 logits [..., V] from float32 products.
+
+    `constant`: the weights stay as they are, so that a CPU keeps them in float32 beside: a decoding step of SmolLM2 would
+    else spend most of its time on the conversion.
+    """
     import torch
     from torch.nn import functional
 
@@ -22,8 +26,10 @@ def exact_head(language_model: Any) -> None:
     if head.weight.dtype == torch.float32:
         return
 
+    kept = head.weight.detach().float() if constant and head.weight.device.type == "cpu" else None
+
     def forward(hidden: torch.Tensor) -> torch.Tensor:
         bias = None if head.bias is None else head.bias.float()
-        return functional.linear(hidden.float(), head.weight.float(), bias)
+        return functional.linear(hidden.float(), head.weight.float() if kept is None else kept, bias)
 
     head.forward = forward

@@ -40,6 +40,13 @@ def test_logits_of_a_bfloat16_model_are_float32_products_of_its_own_weights(tied
     assert head.weight.grad.abs().sum() > 0
 
 
+def test_constant_weights_give_the_same_logits() -> None:
+    ids, one, other = torch.tensor([[3, 4, 5]]), make_model(torch.bfloat16, tied=True), make_model(torch.bfloat16, tied=True)
+    exact_head(one)
+    exact_head(other, constant=True)
+    assert torch.equal(one(input_ids=ids).logits, other(input_ids=ids).logits)
+
+
 def test_a_float32_model_is_left_as_it_is() -> None:
     model = make_model(torch.float32, tied=True)
     before = model(input_ids=torch.tensor([[3, 4]])).logits

@@ -286,8 +286,9 @@ def _read_model(folder: Path, dtype: str, device: str) -> Any:
         raise ModelError(
             f"{folder} has layers of kinds {sorted(kinds)}", "This sampler knows full attention only; use vLLM for this model"
         )
-    exact_head(model)
-    return model.to(device).eval()
+    model = model.to(device).eval()
+    exact_head(model, constant=True)
+    return model
 
 
 def _attend(
