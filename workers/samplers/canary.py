@@ -9,10 +9,8 @@ from schemas.common import unpack_floats
 from schemas.errors import CanaryError
 from schemas.train import PolicyPublished
 
-BFLOAT16_MEAN, BFLOAT16_MAX = (
-    0.1,
-    1.0,
-)  # where weights are rounded: SmolLM2, 30 layers, shows .07 and .42; stale or mixed weights 1 to 3
+# Where weights are rounded: SmolLM2's 30 layers show .07 and .42, stale or mixed weights 1 to 3.
+BFLOAT16_MEAN, BFLOAT16_MAX = 0.1, 1.0
 
 
 def check_canary(published: PolicyPublished, seen: Sequence[float], dtype: str) -> None:
