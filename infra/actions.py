@@ -56,12 +56,17 @@ def read_box(text: str) -> Action:
     starts = [found.start() for found in re.finditer(re.escape(BOX), text)]
     if not starts:
         return Action("", "no box")
+    closes: dict[int, int] = {}  # by its opening brace; one pass, however many boxes a text begins
+    opened: list[int] = []
+    for place, sign in enumerate(text):
+        if sign == "{":
+            opened.append(place)
+        elif sign == "}" and opened:
+            closes[opened.pop()] = place
     for start in reversed(starts):
-        depth = 0
-        for place in range(start + len(BOX) - 1, len(text)):
-            depth += {"{": 1, "}": -1}.get(text[place], 0)
-            if not depth:
-                return Action(text[start : place + 1])
+        end = closes.get(start + len(BOX) - 1)
+        if end is not None:
+            return Action(text[start : end + 1])
     return Action("", "a box is never closed")
 
 

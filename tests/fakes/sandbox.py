@@ -21,6 +21,7 @@ class FakeSandbox:
         self.calls: Counter[str] = Counter()
         self.open_sessions = 0
         self.most_open = 0
+        self.used_s = 0.0  # what cpu_s tells
         self.texts: list[str] = []  # everything that ever entered a session
 
     def open(self, source: str, *, max_turns: int, limits: Limits | None = None, hash_seed: int = 0) -> FakeSession:
@@ -38,7 +39,7 @@ class FakeSandbox:
         return actions
 
     def cpu_s(self) -> float:
-        return 0.0
+        return self.used_s
 
     def close(self) -> None:
         """Holds nothing."""

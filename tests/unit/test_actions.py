@@ -26,6 +26,8 @@ CALL = '<tool_call>{"name": "look", "arguments": {"shelf": "east", "n": 3}}</too
         ("", Action("", "no box")),
         ("\\boxed{42", Action("", "a box is never closed")),
         ("\\boxed {42}", Action("", "no box")),
+        ("}{ \\boxed{1} } \\boxed{{2}", Action("\\boxed{1}")),
+        ("\\boxed{" * 9000, Action("", "a box is never closed")),
     ],
 )
 def test_the_last_closed_box_is_the_action(text: str, action: Action) -> None:

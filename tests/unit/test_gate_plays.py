@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.fakes.sandbox import FakeSandbox
-from workers.gate.plays import ON_ONE_OBJECT, Play, Table, constant, scripted
+from workers.gate.plays import CPU_S, ON_ONE_OBJECT, Play, Table, constant, scripted
 from workers.gate.rules import GateInterrupted, GateRule, Refused
 from workers.sandbox.base import EndReason
 
@@ -134,3 +134,15 @@ def test_environment_that_fails_while_actions_are_tried_is_refused_by_the_rule_t
     with pytest.raises(Refused) as caught:
         table.play_each(["a", "b"], [5], GateRule.SURVIVES)
     assert caught.value.rule is GateRule.SURVIVES
+
+
+def test_judgement_that_uses_up_its_processor_time_is_refused() -> None:
+    table, sandbox = table_of()
+    table.play(3, scripted(["a"]))
+    sandbox.used_s = CPU_S + 1
+    with pytest.raises(Refused) as played:
+        table.play(4, scripted(["a"]))
+    with pytest.raises(Refused) as tried:
+        table.play_each(["a"], [3], GateRule.SURVIVES)
+    assert played.value.rule is tried.value.rule is GateRule.JAIL
+    assert "of CPU time" in played.value.evidence

@@ -149,6 +149,39 @@ def test_any_text_is_judged_or_refused_by_the_static_rules(text: str) -> None:
     rule_of(SUM.replace("Right.", text))
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x = " + " + ".join(["1"] * 1500),
+        "x = self" + ".a" * 1500,
+        "x = self" + "[0]" * 1500,
+        "x = " + "lambda: " * 900 + "0",
+        "x = " + "-" * 2500 + "1",
+    ],
+    ids=["sum", "attributes", "subscripts", "functions", "signs"],
+)
+def test_source_that_is_nested_too_deeply_to_be_read_is_refused(line: str) -> None:
+    assert rule_of(SUM.replace(BODY, f"{BODY}\n        {line}")) == "contract"
+
+
+def test_thousands_of_changes_of_a_name_are_read_in_one_walk() -> None:
+    """Each is looked up, and none searched for: the time is not what is asserted, but ten thousand walks would take hours."""
+    nested = "".join(" " * depth + f"def inner{depth}():\n" for depth in range(60))
+    changes = ";".join(["t[0]=0"] * 3500)
+    local = f"{SUM}\nt = 1\n\n{nested}{' ' * 60}t=[0];{changes}\n"
+    assert len(local) < 32 * 1024
+    assert rule_of(local) is None
+    assert rule_of(local.replace("t=[0];", "")) == "globals"
+
+
+def test_name_is_local_where_a_function_around_it_binds_it() -> None:
+    module = "\nT = [0]\n"
+    assert rule_of(f"{SUM}{module}\ndef f(T):\n    T[0] = 1\n") is None
+    assert rule_of(f"{SUM}{module}\ndef f():\n    T = [1]\n    def g():\n        T[0] = 1\n    return g\n") is None
+    assert rule_of(f"{SUM}{module}\ndef f():\n    T[0] = 1\n") == "globals"
+    assert rule_of(f"{SUM}{module}\ndef f(T):\n    return T\n\ndef g():\n    T[0] = 1\n") == "globals"
+
+
 def test_solution_is_cut_by_the_tree_not_by_its_looks() -> None:
     source = SUM.replace("def step", "def note(self):\n        return 'def solution(self): pass'\n\n    def step")
     play = cut_solution(source)
@@ -215,6 +248,12 @@ def test_word_that_only_the_hint_tells_is_secret_and_one_that_the_observation_te
     assert (
         leaks.secret_words("Write zorblax first.", [(actions, [*shown, "Begin with ZORBLAX."]) for actions, shown in plays]) == {}
     )
+
+
+def test_numbers_too_long_to_be_shown_are_no_texts_to_try() -> None:
+    assert leaks.source_texts(f"x = 0x{'f' * 8000}\ny = 123456", "") == ["123456"]
+    assert not leaks.hint_holds("2 + 2", "9" * 5000)
+    assert leaks.hint_holds("2 + 2", "4")
 
 
 def test_texts_to_try_come_from_source_and_hint_those_of_both_first() -> None:

@@ -7,6 +7,9 @@ judgement.
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +29,7 @@ ADMITTED: Final = 0
 REFUSED: Final = 1
 COULD_NOT_RUN: Final = 2
 TRIES: Final = 3
+MOST_BYTES: Final = 1024 * 1024  # of a file that is read at all; the gate's own bound is a rule, and lower
 
 
 def gate_file(
@@ -43,7 +47,7 @@ def gate_file(
     `out` (standard output) or, what could not run, to standard error."""
     out = out or sys.stdout
     try:
-        source = path.read_bytes().decode("utf-8")
+        source = _read(path)
     except (OSError, UnicodeDecodeError) as error:
         told = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         return _could_not_run(f"{path}: {told}. Give a Python file of the environment contract (`spade gate --help` shows one)")
@@ -66,6 +70,17 @@ def gate_file(
         return _could_not_run(f"{path}: no verdict in {TRIES} tries: {cause}. Try again when the machine is less busy")
     out.write(_as_json(verdict, sandbox.level) if as_json else _as_text(path, verdict, sandbox.level))
     return ADMITTED if verdict.admitted else REFUSED
+
+
+def _read(path: Path) -> str:
+    """The text of a plain file; a pipe or a device could keep the reader for ever. Raises OSError, UnicodeDecodeError."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a plain file")
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"larger than {MOST_BYTES} bytes")
+    return content.decode("utf-8")
 
 
 def _as_text(path: Path, verdict: Verdict, level: str) -> str:

@@ -225,8 +225,9 @@ def check_mean(
     what: str = "",
     sure: int = SEEDS,
 ) -> Numbers:
-    """The mean return of a policy against BOUND times the witness's mean, over SEEDS; up to `most` while it is near the bound.
+    """The mean pay of a policy against BOUND times the witness's mean, over SEEDS; up to `most` while it is near the bound.
 
+    A loss counts as 0 whatever it costs: a penalty for wrong answers makes no shortcut of one that wins too often.
     `known`: the first plays, where they are there already. `what`: what the evidence calls the policy. `sure`: before
     so many seeds only an average well below the bound is let pass.
     """
@@ -237,7 +238,7 @@ def check_mean(
         seed = judged.seeds[index] if index < SEEDS else derive(judged.source, "more", index)
         play = known[index] if index < len(known) else judged.table.play(seed, policy(index, seed))
         index += 1
-        total += play.value
+        total += max(0.0, play.value)
         near = NEAR if index < PLAIN_BY else NEARER
         bar = allowed if index >= sure or sure == SEEDS else WELL_BELOW * allowed
         if index <= SEEDS and total + (SEEDS - index) <= bar * SEEDS:

@@ -28,6 +28,7 @@ ROMAN: Final = ((100, "c"), (90, "xc"), (50, "l"), (40, "xl"), (10, "x"), (9, "i
 # copiers that are tried even where they don't give the witness's answer
 TRIED: Final = ("word -1", "number 0", "number -1", "first labelled", "last labelled", "first quoted", "last quoted")
 SOURCE_TEXTS: Final = 10
+LONGEST_TEXT: Final = 60
 HINT_WORDS: Final = 4
 WORD_POSITIONS: Final = (0, 1, 2, 3, 4, -1, -2, -3)
 OFFERED_AT_MOST: Final = 12
@@ -96,7 +97,7 @@ def hint_holds(hint: str, answer: str) -> bool:
     if not answer:
         return False
     text = _plain(hint)
-    if _is_number(answer) and any(total == int(answer) for total in _sums(text)):
+    if _is_number(answer) and any(str(total) == answer for total in _sums(text)):
         return True
     return any(_stands_in(form, text) for form in _forms(answer))
 
@@ -125,8 +126,8 @@ def source_texts(source: str, hint: str) -> list[str]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in outside
     ]
     numbers = [node.value for node in nodes(tree) if isinstance(node, ast.Constant) and type(node.value) is int]
-    found += [str(number) for number in numbers if number > 99]
-    known = dict.fromkeys(text for text in found if text.strip() and len(text) <= 60)
+    found += [str(number) for number in numbers if 99 < number < 10**LONGEST_TEXT]  # Python shows no number of any length
+    known = dict.fromkeys(text for text in found if text.strip() and len(text) <= LONGEST_TEXT)
     held = _plain(hint)
     return sorted(known, key=lambda text: (_plain(text) not in held, -len(text)))[:SOURCE_TEXTS]
 

@@ -17,6 +17,7 @@ from workers.sandbox.base import EndReason, ErrorKind, Limits, Sandbox, Session,
 MAX_STEPS: Final = 64
 LIMITS: Final = Limits()
 ON_ONE_OBJECT: Final = 16  # episodes
+CPU_S: Final = 20.0  # of all jails in one judgement: some forty times what a large design takes
 # (first observation, observation so far, turn) -> action, or None to stop
 Policy = Callable[[str, str, int], str | None]
 
@@ -65,8 +66,12 @@ class Table:
     reward_min: float = 0.0
     plays: int = 0
     repeats: bool = False
+    cpu_began_s: float = field(init=False)
     record: dict[tuple[int, tuple[str, ...]], StepResult] = field(default_factory=dict)
     firsts: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.cpu_began_s = self.sandbox.cpu_s()
 
     @property
     def cap(self) -> int:
@@ -83,6 +88,7 @@ class Table:
             if known is not None:
                 return known
         self.plays += 1
+        self._check_cpu()
         try:
             with self.sandbox.open(self.source, max_turns=self.max_turns, hash_seed=hash_seed) as session:
                 first = session.reset(seed)
@@ -107,6 +113,7 @@ class Table:
         played: list[Play] = []
         while pending:
             begun = len(played)
+            self._check_cpu()
             try:
                 with self.sandbox.open(self.source, max_turns=self.max_turns) as session:
                     room = LIMITS.steps
@@ -183,6 +190,14 @@ class Table:
             if result.terminated or result.truncated:
                 break
         return actions, steps
+
+    def _check_cpu(self) -> None:
+        """Each call has its limit, and a judgement has hundreds of them: a design that uses up most of each would hold its worker
+        for hours. Where there are no cgroups this sees ended jails only."""
+        used_s = self.sandbox.cpu_s() - self.cpu_began_s
+        if used_s > CPU_S:
+            told = f"{self.plays} plays took {used_s:.0f} s of CPU time, allowed are {CPU_S:g} s: do less work in a call"
+            raise Refused(GateRule.JAIL, told, {"cpu_s": used_s})
 
     def _check_step(self, result: StepResult) -> None:
         self.reward_min = min(self.reward_min, result.reward)

@@ -15,11 +15,11 @@ from typing import Final
 
 from workers.gate import leaks
 from workers.gate.dynamic import BOUND, DECISIVE, SEEDS, Judged, Numbers, check_mean
-from workers.gate.plays import Play, Policy, constant, derive, scripted
+from workers.gate.plays import Play, Policy, constant, derive
 from workers.gate.rules import GateRule, Refused
 
 COPIES_NEEDED: Final = 6
-LATER_TURNS: Final = 2
+REVEALING: Final = 3  # seeds after which an opening that brings nothing to light is given up
 SUSPECTS: Final = 8
 SURE: Final = 48
 TRIALS: Final = 240
@@ -28,6 +28,8 @@ SENTENCES: Final = (
     "I am not sure. First I look at what is given, then I work step by step, and so the answer must be the one that I name last.",
     "BECAUSE OF ALL THIS THE FINAL ANSWER IS TRUE AND FALSE, YES AND NO, 0 AND 1.\n1. ONE\n2. TWO\n3. THREE\n" * 12,
 )
+# satisfies a careless comparison: neutral numbers, a divisor of everything, a bound above everything, a pattern of anything
+USUAL: Final = ("0", "1", "2", "-1", "1000000", "yes", "no", "true", "a", "e", ".*")
 ALL_NUMBERS: Final = " ".join(map(str, range(200)))
 
 
@@ -87,8 +89,8 @@ def check_constants(judged: Judged) -> Numbers:
     lists = [" ".join(answers)[:4000], ", ".join([*answers, ""])[:4000], ALL_NUMBERS]
     texts = leaks.source_texts(judged.table.source, judged.hint)
     texts += leaks.hint_texts(judged.hint, judged.table.source)
-    plain = [*SENTENCES, *lists, *texts]
-    wrapped = [_wrap(around, text) for text in (*lists, *texts)] if any(around) else []
+    plain = [*SENTENCES, *lists, *USUAL, *texts]
+    wrapped = [_wrap(around, text) for text in (*lists, *USUAL, *texts)] if any(around) else []
     candidates = list(dict.fromkeys([*plain, *wrapped, _wrap(around, "")]))
     seeds = random.Random(derive(judged.source, "constant", 0)).sample(judged.seeds, len(judged.seeds))
     often = Counter(actions[0] for actions in judged.witness.values() if len(actions) == 1).most_common(1)
@@ -99,8 +101,24 @@ def check_constants(judged: Judged) -> Numbers:
     suspects += _paid(judged, candidates, seeds)
     for action in list(dict.fromkeys(suspects))[:SUSPECTS]:
         what = f"the fixed action {action[:60]!r}"
-        check_mean(judged, GateRule.CONSTANT, partial(_always, action), most=TRIALS, what=what, sure=SURE)
+        # a list of the answers of these seeds can be right on these only
+        bounds = (SEEDS, SEEDS) if any(text in action for text in lists[:2]) else (TRIALS, SURE)
+        check_mean(judged, GateRule.CONSTANT, partial(_always, action), most=bounds[0], what=what, sure=bounds[1])
+    _check_count(judged, around, answers)
     return {"tried": len(candidates), "suspects": len(suspects)}
+
+
+def _check_count(judged: Judged, around: tuple[str, str], answers: Sequence[str]) -> None:
+    """Where the answers are numbers, to say one after the other from the smallest on earns little: there are more than turns."""
+    if not all(answer.isascii() and answer.isdecimal() and len(answer) < 10 for answer in answers):
+        return
+    least = min(map(int, answers))
+
+    def count(_first: str, _observation: str, turn: int) -> str:
+        return _wrap(around, str(least + turn))
+
+    if len(judged.table.play(judged.seeds[0], count, rule=GateRule.SURVIVES).steps) > 1:
+        check_mean(judged, GateRule.CONSTANT, lambda _index, _seed: count, what=f"counting from {least}")
 
 
 def _paid_copies(judged: Judged, around: tuple[str, str], known: dict[str, list[tuple[Play, str]]]) -> list[str]:
@@ -112,16 +130,16 @@ def _paid_copies(judged: Judged, around: tuple[str, str], known: dict[str, list[
 
 
 def _check_later_copies(judged: Judged, around: tuple[str, str]) -> None:
-    """What nonsense, or another seed's answer, brings to light is no answer to copy."""
+    """What nonsense, or another seed's answer, brings to light, however late, is no answer to copy."""
     single = all(len(actions) == 1 for actions in judged.witness.values())
     openings: list[str] = [JUNK]
     if single:
         openings.append(next((play.actions[0] for play in judged.other_plays if play.actions), JUNK))
     for opening in dict.fromkeys(openings):
         hits: dict[str, list[tuple[Play, list[str]]]] = {}
-        for play in judged.witness_plays[:DECISIVE]:
-            shown = judged.table.play(play.seed, scripted([opening] * LATER_TURNS), rule=GateRule.SURVIVES)
-            if len(shown.steps) == 1 and shown.ended:
+        for index, play in enumerate(judged.witness_plays[:DECISIVE]):
+            shown = judged.table.play(play.seed, constant(opening), rule=GateRule.SURVIVES)
+            if (len(shown.steps) == 1 and shown.ended) or (index == REVEALING and not hits):
                 break
             answers = {leaks.unwrap(action, around) for action in play.actions[-1:]}
             for turn, step in enumerate(shown.steps, start=1):

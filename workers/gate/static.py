@@ -16,6 +16,7 @@ from workers.gate.rules import GateRule, Refused
 from workers.gate.tree import nodes, parsed
 
 MAX_BYTES: Final = 32 * 1024
+MAX_DEPTH: Final = 400  # levels of the syntax tree: the rules that follow it go as deep as it does
 ALLOWED_IMPORTS: Final = frozenset(
     "random math string re json collections dataclasses itertools functools enum typing heapq bisect copy textwrap "  # noqa: SIM905
     "statistics fractions decimal operator abc __future__".split()
@@ -39,6 +40,7 @@ def check_static(source: str, allowed_imports: frozenset[str]) -> ast.Module:
     if size > MAX_BYTES:
         raise Refused(GateRule.SIZE, f"{size} bytes, allowed are {MAX_BYTES}", {"bytes": size})
     tree = parse(source)
+    check_depth(tree)
     environment = check_contract(tree)
     check_imports(tree, allowed_imports)
     check_calls(tree)
@@ -62,6 +64,16 @@ def parse(source: str) -> ast.Module:
         raise Refused(GateRule.CONTRACT, f"does not parse: line {error.lineno or 0}: {error.msg}") from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise Refused(GateRule.CONTRACT, f"does not parse: {error}") from error
+
+
+def check_depth(tree: ast.Module) -> None:
+    """At most MAX_DEPTH levels: no expression or chain of branches so deep that to read it would exhaust the reader."""
+    level: list[ast.AST] = [tree]
+    for _ in range(MAX_DEPTH):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return
+    raise Refused(GateRule.CONTRACT, f"nested more than {MAX_DEPTH} levels deep", {"levels": MAX_DEPTH})
 
 
 def cut_solution(source: str) -> str:
@@ -101,11 +113,12 @@ def check_contract(tree: ast.Module) -> ast.ClassDef:
 def check_globals(tree: ast.Module) -> None:
     """No global statement, no change of a module-level name."""
     names = {name for statement in tree.body for name in _bound_names(statement)}
+    around = _locals_around(tree)
     for node in nodes(tree):
         if isinstance(node, ast.Global):
             raise Refused(GateRule.GLOBALS, f"line {node.lineno}: global {', '.join(node.names)}")
         for changed, line in _changes(node):
-            if isinstance(changed, ast.Name) and changed.id in names and not _local_in(tree, changed):
+            if isinstance(changed, ast.Name) and changed.id in names and changed.id not in around[id(changed)]:
                 raise Refused(GateRule.GLOBALS, f"line {line}: changes {changed.id} of the module")
 
 
@@ -195,12 +208,22 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.expr, int]]:
         yield node.func.value, node.lineno
 
 
-def _local_in(tree: ast.Module, name: ast.Name) -> bool:
-    """Whether the function around `name` binds it itself."""
-    for node in nodes(tree):
-        if isinstance(node, ast.FunctionDef) and any(inner is name for inner in ast.walk(node)):
-            arguments = [argument.arg for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]]
-            stored = [inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)]
-            if name.id in arguments or name.id in stored:
-                return True
-    return False
+def _locals_around(tree: ast.Module) -> dict[int, frozenset[str]]:
+    """For each name of the tree, by id of its node: what the functions around it bind themselves, and those in the outermost.
+
+    One walk: a source may hold thousands of names, each of which would else be looked for in every function.
+    """
+    found: dict[int, frozenset[str]] = {}
+    nothing: frozenset[str] = frozenset()
+    pending: list[tuple[ast.AST, frozenset[str], bool]] = [(tree, nothing, False)]
+    while pending:
+        node, bound, inside = pending.pop()
+        if isinstance(node, ast.Name):
+            found[id(node)] = bound
+        if isinstance(node, ast.FunctionDef):
+            bound |= {argument.arg for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]}
+            if not inside:
+                bound |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+            inside = True
+        pending += [(child, bound, inside) for child in ast.iter_child_nodes(node)]
+    return found
