@@ -390,6 +390,8 @@ def load_recipe(path: Path, overrides: Mapping[str, Any] | None = None) -> Recip
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SettingsError(f"recipe {path} does not exist", "`spade run --help` lists the shipped recipes") from None
+    except OSError as problem:
+        raise SettingsError(f"recipe {path} can't be read ({problem.strerror})", "Name a TOML file") from problem
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"recipe {path} is not TOML: {error}", "Correct the file") from error
     values.setdefault("name", path.stem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 
@@ -29,7 +30,7 @@ from infra.cli import (
     why,
 )
 from infra.plaintext import escape_line
-from schemas.errors import SpadeError
+from schemas.errors import DiskFullError, SpadeError
 
 LONGEST_ERROR = 4000
 app = typer.Typer(
@@ -88,6 +89,14 @@ def run_app(arguments: Sequence[str]) -> int:
     except SpadeError as error:
         print(f"error: {escape_line(' '.join(str(error).split()), LONGEST_ERROR)}", file=sys.stderr)  # noqa: T201
         return error.exit_code
+    except OSError as problem:
+        if problem.filename is None:
+            raise
+        full = problem.errno in (errno.ENOSPC, errno.EDQUOT)
+        fix = "Free some space" if full else "Name another file or folder, or correct this one and its rights"
+        told = f"{problem.filename}: {problem.strerror}. {fix}"
+        print(f"error: {escape_line(told, LONGEST_ERROR)}", file=sys.stderr)  # noqa: T201
+        return DiskFullError.exit_code if full else SpadeError.exit_code
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     return 0

@@ -6,7 +6,6 @@ command line: a broker that needs a password is named by a TOML file of BrokerSe
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
+import msgspec
 import typer
 from pydantic import ValidationError
 from rich.console import Console
@@ -107,11 +107,11 @@ def standing() -> dict[str, str]:
     """What `spade up` wrote: addresses, the `place` of their data, whether `borrowed` from a living run; {} where nothing is."""
     file = state_home() / UP
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
     except FileNotFoundError:
         return {}
-    except ValueError as problem:
-        raise SettingsError(f"the state file {file} is damaged", "Run `spade down`, then `spade up`") from problem
+    except (OSError, msgspec.MsgspecError) as problem:
+        raise SettingsError(f"the state file {file} is damaged ({problem})", "Remove it, then run `spade up`") from problem
 
 
 def broker_settings(given: str) -> BrokerSettings | None:

@@ -93,8 +93,13 @@ def is_held(folder: Path) -> bool:
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Locks the folder for as long as this process lives; the kernel lets go of it with the process, however it ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as problem:
+        raise SettingsError(
+            f"the run's folder {folder} can't be made or opened ({problem.strerror})", "Name another with --dir"
+        ) from problem
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from infra.cli.interrupts import cleanup
-from infra.cli.options import broker_settings, require_broker, require_store, standing
+from infra.cli.options import broker_settings, refuse_shown_password, require_broker, require_store, standing
 from infra.cli.rundir import Notes
+from infra.clickhouse import parse_dsn
 from infra.local.guard import Guard, Service
 from infra.restarts import Restarts
 from schemas.errors import BrokerError, SettingsError, StoreError
@@ -71,6 +72,7 @@ def services(broker: str, store: str, run_dir: Path, say: Say, *, own: bool = Fa
     """Those that are named, else those of `spade up`, else (or where `own`) local ones in the run's folder, ended on exit."""
     named = None if own else broker_settings(broker)
     dsn = "" if own else store or standing().get("store", "")
+    refuse_shown_password(dsn)
     with _opened(named, dsn, ("" if own else broker, "" if own else store), run_dir, say) as found:
         yield found
 
@@ -95,6 +97,8 @@ def same_services(notes: Notes, broker: str, store: str, run_dir: Path, say: Say
 def _opened(named: BrokerSettings | None, dsn: str, given: tuple[str, str], run_dir: Path, say: Say) -> Iterator[Services]:
     """Checks the named broker; starts what is not named."""
     own: list[tuple[str, Service]] = []
+    if dsn:
+        parse_dsn(dsn)  # a bad address is told before a broker is started for it
     with contextlib.ExitStack() as stack:
         if named is None:
             from infra.local.broker import LocalBroker

@@ -70,6 +70,8 @@ def test_help_shows_an_example(command: list[str], capsys: pytest.CaptureFixture
     ("arguments", "code", "message"),
     [
         (["run", "nowhere.toml"], 2, "recipe nowhere.toml does not exist"),
+        (["run", "."], 2, "recipe . can't be read (Is a directory)"),
+        (["plan", "."], 2, "recipe . can't be read (Is a directory)"),
         (["run", "tiny", "--set", "schedule.stepz=3"], 2, "schedule.stepz: unknown key"),
         (["run", "tiny", "--set", "model.path=/no/such/model"], 2, "model.path: folder /no/such/model does not exist"),
         (["topics"], 3, "no broker is named and none is up"),
@@ -77,6 +79,7 @@ def test_help_shows_an_example(command: list[str], capsys: pytest.CaptureFixture
         (["topics", "--broker", "missing.toml"], 2, "broker file missing.toml can't be read"),
         (["migrate", "--store", "http://somewhere"], 2, "the store's address is not of the form clickhouse://"),
         (["run", "tiny", "--broker", "foo"], 2, "--broker: 'foo' is not HOST:PORT"),
+        (["run", "tiny", "--store", "http://somewhere"], 2, "the store's address is not of the form clickhouse://"),
         (["topics", "--broker", "foo"], 2, "--broker: 'foo' is not HOST:PORT"),
         (["migrate", "--store", "clickhouse://u@h:1/d?password_file=/no"], 2, "Write the password into that file"),
         (["work", "memory"], 3, "no broker is named"),
@@ -94,6 +97,59 @@ def test_bad_input_is_one_line_with_cause_and_fix(
     assert message in error
     assert ". " in error.removeprefix("error: ")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "command", [["run", "tiny", "--dir"], ["nano", "build", "--out"], ["up", "state"]], ids=lambda command: command[0]
+)
+def test_folder_that_can_not_be_made_is_one_line(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    if command[-1] == "state":
+        monkeypatch.setenv("SPADE_STATE", str(file / "below"))
+        command = command[:-1]
+    else:
+        command = [*command, str(file / "below")]
+    assert run_app(command) in (1, 2)
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert "Not a directory" in error
+    assert str(file) in error
+
+
+def test_run_refuses_a_password_that_everybody_sees(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["run", "tiny", "--dir", str(tmp_path / "run"), "--store", "clickhouse://spade:secret@127.0.0.1:1/spade"]
+    monkeypatch.setattr(sys, "argv", ["spade", *command])
+    assert run_app(command) == 2
+    error = capsys.readouterr().err
+    assert "--store holds a password" in error
+    assert "secret" not in error
+
+
+@pytest.mark.parametrize("content", ["", "[]", '["a"]', '{"broker": 5}'])
+def test_damaged_state_file_is_named(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / options.UP).write_text(content)
+    assert run_app(["status"]) == 2
+    assert "is damaged" in capsys.readouterr().err
+
+
+def test_gate_reads_plain_files_only_and_no_large_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large").write_bytes(b"#" * 2_000_000)
+    for name, told in (
+        ("pipe", "not a plain file"),
+        ("large", "larger than"),
+        ("", "Is a directory"),
+        ("missing", "No such file"),
+    ):
+        assert run_app(["gate", str(tmp_path / name)]) == 2
+        assert told in capsys.readouterr().err
 
 
 def test_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
