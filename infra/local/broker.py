@@ -17,7 +17,7 @@ from pathlib import Path
 
 from infra.local.jars import ensure_jars, java
 from infra.local.ports import LOOPBACK, free_ports, require_free
-from infra.local.processes import OwnedProcess, last_lines
+from infra.local.processes import OwnedProcess, last_lines, noted
 from schemas.errors import BrokerError, DiskFullError
 
 TEMPLATE = Path(__file__).with_name("server.properties")
@@ -148,9 +148,9 @@ class LocalBroker:
             cwd=self.data_dir,
             detached=self._detached,
         )
-        self._wait_ready(start)
         state = {"pid": self.pid, "born": self._process.born, "port": self.port, "controller_port": self.controller_port}
-        (self.data_dir / "broker.json").write_text(json.dumps(state))
+        with noted(self.data_dir / "broker.json", state):
+            self._wait_ready(start)
 
     def _format(self, runtime: Path, jars: Path, config: Path) -> None:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A", 1)

@@ -5,12 +5,14 @@ Called by the local broker and store and by the supervisor. Nothing here blocks 
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,6 +94,28 @@ class OwnedProcess:
                 os.kill(self.pid, number)
             except ProcessLookupError:
                 return
+
+
+@contextlib.contextmanager
+def noted(file: Path, state: Mapping[str, object]) -> Iterator[None]:
+    """Notes a process in `file` before it serves, whole or not at all: one that outlives its starter has to be found again from
+    its first moment on. Where the body fails, the file holds again what it held."""
+    former = file.read_bytes() if file.exists() else None
+    _write_whole(file, json.dumps(state).encode())
+    try:
+        yield
+    except BaseException:
+        if former is None:
+            file.unlink(missing_ok=True)
+        else:
+            _write_whole(file, former)
+        raise
+
+
+def _write_whole(file: Path, content: bytes) -> None:
+    part = file.with_suffix(".part")
+    part.write_bytes(content)
+    part.replace(file)
 
 
 def born_at(pid: int) -> str:

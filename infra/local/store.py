@@ -17,7 +17,7 @@ import urllib.request
 from pathlib import Path
 
 from infra.local.ports import LOOPBACK, free_ports, require_free
-from infra.local.processes import OwnedProcess, last_lines
+from infra.local.processes import OwnedProcess, last_lines, noted
 from schemas.errors import DiskFullError, StoreError
 
 READY_LIMIT_S = 120.0  # 1 s on an idle machine
@@ -133,9 +133,9 @@ class LocalStore:
             env={**os.environ, "TZ": "UTC"},
             detached=self._detached,
         )
-        self._wait_ready(start)
         state = {"pid": self.pid, "born": self._process.born, "port": self.port}
-        (self.data_dir / "store.json").write_text(json.dumps(state))
+        with noted(self.data_dir / "store.json", state):
+            self._wait_ready(start)
 
     def _wait_ready(self, start: int) -> None:
         end = time.monotonic() + READY_LIMIT_S

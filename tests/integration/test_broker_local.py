@@ -144,3 +144,22 @@ def test_the_broker_dies_with_the_process_that_started_it(tmp_path: Path) -> Non
     while born_at(pid) and time.monotonic() < end:
         time.sleep(0.05)
     assert not born_at(pid)
+
+
+def test_a_detached_broker_whose_starter_is_killed_while_it_starts_is_found_again(tmp_path: Path) -> None:
+    start = "LocalBroker.start(Path(sys.argv[1]), detached=True)"
+    code = f"import sys; from pathlib import Path; from infra.local.broker import LocalBroker; {start}"
+    starter = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
+    noted = tmp_path / "broker.json"
+    end = time.monotonic() + 120
+    while not noted.exists() and starter.poll() is None and time.monotonic() < end:
+        time.sleep(0.01)
+    starter.kill()
+    starter.wait()
+    found = LocalBroker.attach(tmp_path)
+    assert found is not None
+    pid = found.pid
+    assert born_at(pid)
+    found.stop()
+    assert not born_at(pid)
+    assert LocalBroker.attach(tmp_path) is None
