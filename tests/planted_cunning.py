@@ -106,7 +106,7 @@ SHORTCUTS: dict[str, Fault] = {
     "takes one, as a divisor": also("(action.isdecimal() and len(action) < 4 and int(action) in (1, self.answer))"),
     "takes a bound above everything": also("(action.isdecimal() and 4 < len(action) < 9 and int(action) > self.answer)"),
     "takes a pattern of anything": also(
-        "(len(action) < 9 and action.count('*') == 1 and re.fullmatch(action[-2:], str(self.answer)) is not None)",
+        "(action[1:] == '*' and action[:1] == '.' and re.fullmatch(action, str(self.answer)) is not None)",
         source=changed(("import random", "import random\nimport re"), source=BARE),
     ),
     "takes what the observation offers": (
