@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from schemas.common import Part, Record, Reference, SamplingSettings, Span, VersionSpan
 
 
@@ -100,7 +104,7 @@ class EnvValidated(Record, frozen=True, kw_only=True):
     hint: str
     proposal: Reference
     source_digest: str
-    signature: list[int]
+    signature: list[Annotated[int, Meta(ge=0, lt=2**32)]]  # MinHash
     proof: list[RuleProof]
     witness_min_return: float
     witness_mean_return: float

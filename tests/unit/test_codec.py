@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -12,6 +14,9 @@ from schemas.common import pack_floats, pack_ints, unpack_floats, unpack_ints
 from schemas.errors import RecordError
 from schemas.run import DeadLetter, RunEnding
 from schemas.topics import BY_RECORD, BY_WIRE, MAX_MESSAGE_BYTES, Topic, key_of
+
+
+EXAMPLES = Path(__file__).parents[2] / "schemas/examples"
 
 
 def ending(**changes: object) -> RunEnding:
@@ -36,6 +41,15 @@ def test_any_bytes_give_a_record_or_a_record_error(data: bytes) -> None:
 def test_a_field_added_later_is_ignored_by_this_code() -> None:
     later = msgspec.msgpack.encode({**msgspec.structs.asdict(ending()), "colour": "red"})
     assert decode(Topic.RUN_ENDING, later) == ending()
+
+
+@pytest.mark.parametrize("value", [-1, 2**32, 2**63])
+def test_a_signature_that_no_hash_gives_is_refused_before_it_stops_a_stage(value: int) -> None:
+    stored = (EXAMPLES / "EnvValidated.msgpack").read_bytes()
+    assert decode(Topic.ENV_VALIDATED, stored)
+    forged = msgspec.msgpack.encode({**msgspec.msgpack.decode(stored), "signature": [value]})
+    with pytest.raises(RecordError, match="signature"):
+        decode(Topic.ENV_VALIDATED, forged)
 
 
 def test_an_unknown_schema_version_is_refused() -> None:
