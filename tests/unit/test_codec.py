@@ -15,7 +15,6 @@ from schemas.errors import RecordError
 from schemas.run import DeadLetter, RunEnding
 from schemas.topics import BY_RECORD, BY_WIRE, MAX_MESSAGE_BYTES, Topic, key_of
 
-
 EXAMPLES = Path(__file__).parents[2] / "schemas/examples"
 
 
