@@ -135,6 +135,7 @@ class ClickHouseStore:
         self._database = address.database if database is None else database
         self._client: Any = None
         self._async_client: Any = None
+        self._types: dict[tuple[str, ...], Any] = {}  # of the columns of tables that took an insert
         self._opening = asyncio.Lock()
 
     def query(self, sql: str, params: Mapping[str, Any] | None = None, *, readonly: bool = False) -> list[Row]:
@@ -157,7 +158,11 @@ class ClickHouseStore:
             return
         settings = {"insert_deduplication_token": token} if token else {}
         with _boundary(self.address):
-            self._blocking().insert(table, rows, column_names=list(columns), settings=settings)
+            client, names = self._blocking(), list(columns)
+            # Without types the client describes the table before every insert. Those of a refused insert are asked for again.
+            types = self._types.pop((table, *names), None) or client.create_insert_context(table, names).column_types
+            client.insert(table, rows, column_names=names, column_types=types, settings=settings)
+            self._types[table, *names] = types
 
     def command(self, sql: str, params: Mapping[str, Any] | None = None) -> None:
         """See Store.command."""

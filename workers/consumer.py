@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from kafka import ConsumerRebalanceListener, TopicPartition
 from kafka.errors import CommitFailedError, KafkaError, RebalanceInProgressError
 from kafka.structs import OffsetAndMetadata
@@ -55,6 +56,7 @@ class _Item:
     record: Record
     entry: Entry[None] | None  # None once the partition was revoked
     deadline: float = 0.0
+    tried: int = 0  # how often its work was begun before, here or by a process that is gone
 
     @property
     def at(self) -> Reference:
@@ -222,12 +224,12 @@ class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-py
     def _begin(self, producer: RecordProducer) -> None:
         while self._running is None and self._waiting:
             item = self._waiting.popleft()
-            tried = self._tries_of(item)
-            if tried >= self._stage.tries:
-                reason = f"its worker died or ran past {self._stage.deadline_s:.0f} s in {tried} tries"
+            item.tried = self._tries_of(item)
+            if item.tried >= self._stage.tries:
+                reason = f"its worker died or ran past {self._stage.deadline_s:.0f} s in {item.tried} tries"
                 self._send(producer, item, self._work.give_up(item.record, item.at, reason))
                 continue
-            self._tries[item.place] = (item.offset, tried + 1)
+            self._tries[item.place] = (item.offset, item.tried + 1)
             self._commit_now({item.place})
             item.deadline = time.monotonic() + self._stage.deadline_s
             self._running = item
@@ -256,6 +258,8 @@ class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-py
             self._send(producer, item, self._work.give_up(item.record, item.at, f"oversize: {problem.cause}"))
 
     def _send(self, producer: RecordProducer, item: _Item, outputs: Outputs) -> None:
+        if item.tried:
+            outputs = [(topic, msgspec.structs.replace(one, tries=one.tries + item.tried)) for topic, one in outputs]
         producer.send_all(outputs)
         for topic, _ in outputs:
             count("spade_records_out_total", topic=topic.wire)

@@ -50,6 +50,7 @@ class Episode:
     terminated: bool = False
     end_reason: str = ""
     lost: str = ""
+    tries: int = 0  # failures of the infrastructure before it came to its end
 
     @property
     def is_open(self) -> bool:
@@ -112,6 +113,8 @@ def play_all(
             for episode, result in sorted(zip(playing, results, strict=True), key=lambda pair: _environment_of(pair[0])):
                 _stop_if(interrupted)
                 _act(episode, result, sampler, sessions, dialect, rules)
+        for episode in episodes:
+            episode.tries = sessions.failed[episode.play.play_id]
     finally:
         sessions.close_all()
 

@@ -1,9 +1,9 @@
 """The memory sink: every record of the run becomes rows in the store, once. `spade work memory`.
 
 In: all topics, in one consumer group a run (`spade-memory-RUN`). Out: rows (memory_rows), and dead letters for broken bytes.
-A batch is one partition's records between fixed offset boundaries, inserted under the token topic:partition:first-last:table and
-committed after the insert. After a crash a partition resumes behind the last offset that the store holds, a block sent
-twice is dropped by its token, and what still comes twice is replaced by key: three nets, each enough for most cases.
+A batch is one partition's records between fixed offset boundaries, or less where they are long, inserted under the token
+topic:partition:first-last:table and committed after the insert. After a crash a partition resumes behind the last offset that the
+store holds, a block sent twice is dropped by its token, and what still comes twice is replaced by key: three nets.
 Ends when the run has finished and everything written until then is stored. Blocks in poll and insert; a store that is away is
 tried for STORE_LIMIT_S while the partitions are paused; then StoreError ends the process, and nothing unstored is committed.
 """
@@ -34,6 +34,7 @@ from schemas.topics import BY_WIRE, DEAD_LETTER_BYTES, Topic
 from workers.memory_rows import TABLES, TableRow, blocks_of, rows_of
 
 BOUNDARY = 1000  # offsets; no batch crosses a multiple of it
+MAX_BYTES = 16 * 2**20  # of records; the client takes several times that while it builds their columns
 MAX_AGE_S = 0.5  # how long a row waits for company
 STORE_LIMIT_S = 120.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 5.0
@@ -49,6 +50,7 @@ class Pending:
     first: int
     next: int
     since: float  # monotonic
+    size_bytes: int = 0
     rows: list[TableRow] = field(default_factory=list)
 
 
@@ -63,6 +65,7 @@ class MemorySink:
         *,
         clock: Clock | None = None,
         boundary: int = BOUNDARY,
+        max_bytes: int = MAX_BYTES,
         max_age_s: float = MAX_AGE_S,
         store_limit_s: float = STORE_LIMIT_S,
         is_older: Callable[[int | None], bool] = lambda _: False,
@@ -76,6 +79,7 @@ class MemorySink:
         self._store = store
         self._clock = clock or SystemClock()
         self._boundary = boundary
+        self._max_bytes = max_bytes
         self._max_age_s = max_age_s
         self._store_limit_s = store_limit_s
         self._log = telemetry.get_logger("workers.memory")
@@ -140,13 +144,17 @@ class MemorySink:
             pending = self._pending.get(part)
             if message.offset < (self._resume[part] if pending is None else pending.next):
                 continue  # stored or pending already: a rebalance reads again from the commit
-            if pending is not None and message.offset // self._boundary != pending.first // self._boundary:
+            if pending is not None and self._is_full(pending, message.offset):
                 self._flush_one(part)
                 pending = None
             if pending is None:
                 pending = self._pending[part] = Pending(message.offset, message.offset, self._clock.monotonic())
             pending.rows.extend(self._rows(topic, message))
             pending.next = message.offset + 1
+            pending.size_bytes += len(message.value or b"")
+
+    def _is_full(self, pending: Pending, offset: int) -> bool:
+        return offset // self._boundary != pending.first // self._boundary or pending.size_bytes >= self._max_bytes
 
     def _read_again(self, batches: Mapping[TopicPartition, Sequence[Any]]) -> None:
         """Puts the read positions back behind what is pending or stored, so that a poll that failed half-way loses nothing."""

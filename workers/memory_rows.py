@@ -1,12 +1,15 @@
 """What each record becomes in the store: the columns of infra/migrations, by name. Pure; called by the memory sink.
 
-Tokens and log-probabilities stay in the log; everything a person or the design stage may ask for later goes into a row.
+Everything a person or the design stage may ask for later goes into a row, token ids and log-probabilities packed as the record
+holds them (4 bytes a value: as Python numbers a batch of long episodes would take gigabytes).
 """
 
 from __future__ import annotations
 
 import base64
 import datetime
+import sys
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -138,6 +141,7 @@ def _prompt(record: DesignRequested, slot: DesignSlot) -> Row:
         "document_title": slot.document.title,
         "document_text": slot.document.text,
         "document_skill": slot.document.skill,
+        "document_tag": slot.document.tag,
         "memory_env_ids": [line.env_id for line in slot.memory],
         "memory_kinds": [line.kind for line in slot.memory],
         "sampling_seed": slot.sampling_seed,
@@ -164,10 +168,13 @@ def _request(
 
 
 def _proposed(record: EnvProposed) -> list[TableRow]:
-    row = _named(record, "group", "prompt_tokens", "completion_tokens", "logprobs", "spans")
+    row = _named(record, "group", "spans")
     row["design_group"] = record.group
-    row["prompt_tokens"] = len(record.prompt_tokens) // TOKEN_BYTES
-    row["completion_tokens"] = len(record.completion_tokens) // TOKEN_BYTES
+    row["tries"] = record.tries
+    for name in ("prompt", "completion"):
+        row[f"{name}_token_ids"] = _unpacked("I", row[f"{name}_tokens"])
+        row[f"{name}_tokens"] = len(row[f"{name}_token_ids"])
+    row["logprobs"] = _unpacked("f", record.logprobs)
     row["policy_version"], row["policy_digest"] = _sampler(record.spans)
     return [("designs", row)]
 
@@ -185,6 +192,7 @@ def _verdict(record: EnvValidated | EnvRejected) -> list[TableRow]:
         "reward_min": 0.0,
         **_named(record, "group", "proposal", "proof", "versions"),
         "design_group": record.group,
+        "tries": record.tries,
         "proof_json": msgspec.json.encode(record.proof).decode(),
         "proposal_topic": record.proposal.topic,
         "proposal_partition": record.proposal.partition,
@@ -209,13 +217,21 @@ def _slots_closed(record: SlotsClosed) -> list[TableRow]:
 
 
 def _episode(record: RolloutFinished) -> list[TableRow]:
-    row = _named(record, "tokens", "logprobs", "spans", "turns", "index", "plays_expected", "witness_min_return", "reward_min")
+    row = _named(record, "tokens", "spans", "turns", "index", "plays_expected", "witness_min_return", "reward_min")
     row["asked_before"] = row.pop("repeat")
+    row["tries"] = record.tries
     row["play_index"] = record.index
     row["observations"] = [turn.observation for turn in record.turns]
     row["actions"] = [turn.action for turn in record.turns]
     row["rewards"] = [turn.reward for turn in record.turns]
-    row["tokens"] = len(record.tokens) // TOKEN_BYTES
+    row["faults"] = [turn.fault for turn in record.turns]
+    row["cuts"] = [turn.cut for turn in record.turns]
+    row["token_ids"] = _unpacked("I", record.tokens)
+    row["tokens"] = len(row["token_ids"])
+    row["logprobs"] = _unpacked("f", record.logprobs)
+    row["sampled_from"] = [span.start for span in record.spans]
+    row["sampled_to"] = [span.end for span in record.spans]
+    row["sampled_by"] = [span.policy_version for span in record.spans]
     row["sampled_tokens"] = sum(span.end - span.start for span in record.spans)
     row["policy_version"], row["policy_digest"] = _sampler(record.spans)
     return [("episodes", row)]
@@ -306,6 +322,15 @@ def _dead_letter(record: DeadLetter) -> list[TableRow]:
         "data_base64": base64.b64encode(record.data).decode(),
     }
     return [("dead_letters", row)]
+
+
+def _unpacked(code: str, data: bytes) -> array[Any]:
+    """The little-endian 4-byte values of a record's field: "I" (token ids) or "f" (log-probabilities)."""
+    values: array[Any] = array(code)
+    values.frombytes(data[: len(data) // TOKEN_BYTES * TOKEN_BYTES])
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
 
 
 def _sampler(spans: list[Span]) -> tuple[int, str]:

@@ -14,7 +14,7 @@ from infra.recordsource import LogRecord, RecordSource
 from infra.tabledigest import log_tables
 from schemas.errors import SettingsError
 from schemas.topics import Topic
-from workers.memory import BOUNDARY
+from workers.memory import BOUNDARY, MAX_BYTES
 from workers.memory_rows import TableRow, blocks_of, rows_of
 
 SAID_EVERY = 50_000  # rows
@@ -25,11 +25,13 @@ def rebuild(source: RecordSource, run_id: str, store: Store, say: Callable[[str]
     require_empty(store, run_id)
     inserted: Counter[str] = Counter()
     block: list[LogRecord] = []
+    size_bytes = 0
     for one in source.scan(list(Topic), run_id):
-        if block and _block_of(one) != _block_of(block[0]):
+        if block and (_block_of(one) != _block_of(block[0]) or size_bytes >= MAX_BYTES):
             _insert(store, run_id, block, inserted, say)
-            block = []
+            block, size_bytes = [], 0
         block.append(one)
+        size_bytes += len(one.data)
     if block:
         _insert(store, run_id, block, inserted, say)
     if not inserted:
@@ -49,7 +51,7 @@ def require_empty(store: Store, run_id: str) -> None:
 
 
 def _block_of(one: LogRecord) -> tuple[Topic, int, int]:
-    """The sink's batches end at the same boundaries."""
+    """The sink's batches end at the same boundaries at the latest."""
     return one.topic, one.partition, one.offset // BOUNDARY
 
 

@@ -117,9 +117,10 @@ class RolloutWork:
 def finished(request: RolloutRequested, episode: Episode, rules: Rules) -> RolloutFinished:
     """The record of an ended episode."""
     if episode.lost:
-        return lost_play(request, episode.play, episode.environment, episode.lost)
+        return lost_play(request, episode.play, episode.environment, episode.lost, episode.tries)
     return RolloutFinished(
         **_common(request, episode.play, episode.environment),
+        tries=episode.tries,
         tokens=pack_ints(episode.tokens),
         logprobs=pack_floats(episode.logprobs),
         spans=episode.spans,
@@ -132,9 +133,11 @@ def finished(request: RolloutRequested, episode: Episode, rules: Rules) -> Rollo
     )
 
 
-def lost_play(request: RolloutRequested, play: Play, environment: PlayEnvironment, reason: str) -> RolloutFinished:
-    """The record of a play that the infrastructure failed."""
-    return RolloutFinished(**_common(request, play, environment), lost=reason)
+def lost_play(
+    request: RolloutRequested, play: Play, environment: PlayEnvironment, reason: str, tries: int = 0
+) -> RolloutFinished:
+    """The record of a play that the infrastructure failed, `tries` times within this unit."""
+    return RolloutFinished(**_common(request, play, environment), tries=tries, lost=reason)
 
 
 def _common(request: RolloutRequested, play: Play, environment: PlayEnvironment) -> dict[str, Any]:

@@ -8,7 +8,7 @@ the same again; so no failure changes which plays stand in the sampler's next ba
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -37,6 +37,7 @@ class SessionTable:
     """Sessions by episode id, at most `max_open` at a time. One thread's object."""
 
     def __init__(self, sandbox: Sandbox, tries: int, max_open: int = MAX_OPEN) -> None:
+        self.failed: Counter[str] = Counter()  # by episode, also closed ones: tries that the machine ended
         self._sandbox = sandbox
         self._tries = tries
         self._max_open = max_open
@@ -77,6 +78,7 @@ class SessionTable:
                 self._drop(episode_id)
                 if not is_infrastructure(end.reason):
                     raise
+                self.failed[episode_id] += 1
                 if tried == self._tries:
                     raise PlayLostError(f"{end.reason} in {tried} tries: {end.evidence}") from end
         raise AssertionError("tries are at least 1")

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from infra.actions import action_form
 from infra.kafka import ControlReader, RecordFetcher
 from infra.runs import await_run
@@ -98,11 +100,11 @@ class ValidateWork:
             own = known.event_id in (ids.event_id(kind, record.env_id) for kind in ("validated", "rejected"))  # delivered again
             free = dataclasses.replace(known.verdict, cpu_s=0.0, wall_s=0.0)
             return _told(record, at, free, "" if own else known.event_id)
-        verdict, problem = self._judge(record)
+        verdict, tries, problem = self._judge(record)
         if verdict is None:
-            return _rejection(record, at, LOST, problem)
+            return _failed(_rejection(record, at, LOST, problem), tries)
         observe("spade_gate_seconds", verdict.wall_s)
-        outputs = _told(record, at, verdict)
+        outputs = _failed(_told(record, at, verdict), tries)
         self._verdicts.note(record.source, record.hint, verdict, outputs[0][1].event_id)
         return outputs
 
@@ -113,16 +115,16 @@ class ValidateWork:
         assert isinstance(record, EnvProposed)  # the topics hold no other
         return _rejection(record, at, LOST, reason)
 
-    def _judge(self, record: EnvProposed) -> tuple[Verdict | None, str]:
-        """The verdict, or the infrastructure's last failure."""
+    def _judge(self, record: EnvProposed) -> tuple[Verdict | None, int, str]:
+        """The verdict or None, how often the infrastructure failed, and its last failure."""
         problem = ""
-        for _ in range(self._tries):
+        for failed in range(self._tries):
             try:
-                return self._decide(self._sandbox, record.source, record.hint, max_turns=self._max_turns), ""
+                return self._decide(self._sandbox, record.source, record.hint, max_turns=self._max_turns), failed, ""
             except GateInterrupted as interruption:
                 problem = f"{interruption} in {self._tries} tries"
                 log.warning("the gate was interrupted", env_id=record.env_id, cause=str(interruption))
-        return None, problem
+        return None, self._tries, problem
 
     def _audit(self, request: AuditRequested) -> AuditFinished:
         play = self._fetcher.fetch([request.play])[request.play.id]
@@ -140,6 +142,11 @@ def _told(record: EnvProposed, at: Reference, verdict: Verdict, verdict_from: st
     if verdict.admitted:
         return _admission(record, at, verdict, verdict_from)
     return _rejection(record, at, verdict.rule, verdict.evidence, verdict, verdict_from)
+
+
+def _failed(outputs: Outputs, tries: int) -> Outputs:
+    """The outputs, with how often the infrastructure failed before them."""
+    return [(topic, msgspec.structs.replace(record, tries=tries)) for topic, record in outputs]
 
 
 def _admission(record: EnvProposed, at: Reference, verdict: Verdict, verdict_from: str) -> Outputs:

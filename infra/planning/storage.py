@@ -1,8 +1,8 @@
 """Bytes of a run in the log and in the store at the mean length, and the largest record that it can write.
 
-A token costs 8 bytes in a record (an int32 id, a float32 log-probability), and a play's text about 4 bytes a token besides; the
-store takes text and numbers, no token ids. Both are before compression: zstandard in the log, columns in the store, each about a
-third of it for text. Counted are the records that grow with the work; the others are small and few.
+A token costs 8 bytes in a record and in the store (an id, a log-probability), and a play's text about 4 bytes besides. Both are
+before compression: zstandard, in the log and on the store's columns, leaves about a third of text and of ids, and most of the
+log-probabilities of sampled tokens. Counted are the records that grow with the work; the others are small and few.
 """
 
 from __future__ import annotations
@@ -31,13 +31,12 @@ def plan_storage(recipe: Recipe, plays: Plays, shape: ModelShape | None, step_s:
     """A mean step's bytes: its plays, and a generation's designs shared over its steps."""
     interval = recipe.schedule.interval
     a_play = play_bytes(int(recipe.rollout.context_tokens * fill))
-    text = int(recipe.rollout.context_tokens * fill) * TEXT_BYTES
     a_design = design_bytes(int(recipe.design_tokens * fill))
     requests = plays.designs_a_generation * (MEAN_SOURCE_BYTES + HINT_BYTES + RECORD_BYTES)
     designs = plays.designs_a_generation * (a_design + request_bytes(recipe, MEAN_SOURCE_BYTES) + 3 * MEAN_SOURCE_BYTES)
     mean_plays = plays.a_generation / interval
     kafka = int(mean_plays * (a_play + SAMPLE_BYTES) + requests + designs / interval)
-    store = int(mean_plays * (text + RECORD_BYTES) + designs / interval)
+    store = int(mean_plays * a_play + designs / interval)
     name, largest = largest_record(recipe, plays)
     parameters = shape.parameters if shape else 0
     width = CHECKPOINT_WIDTH if recipe.train.dtype == "bfloat16" else 16

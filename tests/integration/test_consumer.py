@@ -369,6 +369,7 @@ def test_a_unit_past_its_deadline_ends_the_process_and_is_given_up_after_its_tri
     assert work.began == [2]
     answers = [record for record in read_all(broker_settings, Topic.ENV_PROPOSED, run.run_id) if isinstance(record, EnvProposed)]
     assert {record.generation: bool(record.lost) for record in answers} == {0: False, 1: True, 2: False}
+    assert {record.generation: record.tries for record in answers} == {0: 0, 1: 2, 2: 0}
     never.set()
 
 

@@ -109,7 +109,10 @@ def test_a_record_written_twice_counts_once_the_lower_one(
     assert rows == [{"cause": "first"}]
 
 
-def test_batches_end_at_fixed_offset_boundaries(broker_settings: BrokerSettings, client: ClickHouseStore, run_id: str) -> None:
+@pytest.mark.parametrize(("boundary", "max_bytes", "most"), [(10, 2**20, 10), (1000, 1, 1)], ids=["by offset", "by size"])
+def test_batches_end_at_fixed_offset_boundaries_and_where_they_are_large(
+    broker_settings: BrokerSettings, client: ClickHouseStore, run_id: str, boundary: int, max_bytes: int, most: int
+) -> None:
     tokens: list[str] = []
 
     class Listening(ClickHouseStore):
@@ -121,12 +124,13 @@ def test_batches_end_at_fixed_offset_boundaries(broker_settings: BrokerSettings,
         producer.send_all(
             [(Topic.POLICY_PUBLISHED, record) for record in _policies(run_id, 45)],
         )
-    sink = MemorySink(broker_settings, Listening(client.address), run_id, boundary=10)
+    sink = MemorySink(broker_settings, Listening(client.address), run_id, boundary=boundary, max_bytes=max_bytes)
     work(sink)
     sink.close()
     spans = [tuple(map(int, token.split(":")[3].split("-"))) for token in tokens]
     assert len(spans) >= 5
-    assert all(first // 10 == last // 10 for first, last in spans)
+    assert all(first // boundary == last // boundary for first, last in spans)
+    assert all(last - first < most for first, last in spans)
     assert stored(client, run_id)["policies"] == 45
 
 

@@ -62,6 +62,32 @@ def test_a_changed_migration_is_refused(dsn: str, tmp_path: Path) -> None:
         migrate(dsn, changed)
 
 
+def test_an_episode_from_before_its_tokens_were_stored_outlives_the_migration_up_and_down(dsn: str, tmp_path: Path) -> None:
+    older = tmp_path / "older"
+    shutil.copytree(FOLDER, older)
+    for path in older.glob("01*"):
+        path.unlink()
+    migrate(dsn, older)
+    client = connect(dsn)
+    try:
+        client.insert("episodes", ["run_id", "play_id", "tokens", "_version"], [["r", "old", 7, 1]])
+        assert migrate(dsn)[0] == 10
+        client.insert(
+            "episodes",
+            ["run_id", "play_id", "tokens", "token_ids", "logprobs", "_version"],
+            [["r", "new", 2, [5, 151_668], [0.0, -0.5], 1]],
+        )
+        found = client.query("SELECT play_id, tokens, token_ids, logprobs, tries FROM episodes FINAL ORDER BY play_id DESC")
+        assert found == [
+            {"play_id": "old", "tokens": 7, "token_ids": [], "logprobs": [], "tries": 0},
+            {"play_id": "new", "tokens": 2, "token_ids": [5, 151_668], "logprobs": [0.0, -0.5], "tries": 0},
+        ]
+        roll_back(dsn, len(list(FOLDER.glob("01*.up.sql"))))
+        assert client.query("SELECT play_id FROM episodes FINAL ORDER BY play_id") == [{"play_id": "new"}, {"play_id": "old"}]
+    finally:
+        client.close()
+
+
 def test_every_migration_can_be_undone_and_every_table_drops_repeated_blocks() -> None:
     ups = {path.name.removesuffix(".up.sql") for path in FOLDER.glob("*.up.sql")}
     assert ups == {path.name.removesuffix(".down.sql") for path in FOLDER.glob("*.down.sql")}

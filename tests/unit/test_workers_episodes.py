@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -166,7 +167,7 @@ def test_all_open_episodes_sample_in_one_batch_a_turn_with_seeds_of_their_own(ma
 
 @pytest.mark.parametrize("reason", [EndReason.TIMEOUT, EndReason.DIED])
 @pytest.mark.parametrize("failing", ["open", "reset", "step"])
-def test_a_failure_of_the_machine_is_repeated_and_leaves_no_trace(
+def test_a_failure_of_the_machine_is_repeated_and_counted_and_leaves_no_other_trace(
     make_episode: Callable[..., Episode], failing: str, reason: EndReason
 ) -> None:
     calm, shaken = [make_episode(n, seed=n) for n in range(4)], [make_episode(n, seed=n) for n in range(4)]
@@ -174,7 +175,8 @@ def test_a_failure_of_the_machine_is_repeated_and_leaves_no_trace(
     sandbox = FakeSandbox({(failing, 2): reason, (failing, 4): reason, (failing, 5): reason})
     disturbed = play(shaken, sandbox=sandbox)
     assert sandbox.calls[failing] >= 7
-    assert shaken == calm
+    assert sum(one.tries for one in shaken) == 3
+    assert [replace(one, tries=0) for one in shaken] == calm
     assert disturbed.batches == undisturbed.batches
 
 
@@ -183,6 +185,7 @@ def test_a_play_whose_tries_are_used_up_is_lost_with_the_reason_and_only_it(make
     play(episodes, sandbox=FakeSandbox({("reset", number): EndReason.TIMEOUT for number in (2, 3, 4)}))
     assert [bool(one.lost) for one in episodes] == [False, True, False]
     assert episodes[1].lost.startswith("timeout in 3 tries")
+    assert [one.tries for one in episodes] == [0, 3, 0]
     assert episodes[1].tokens == []
 
 

@@ -141,11 +141,12 @@ def test_a_refused_design_names_its_rule_and_what_was_seen(
 
 def test_an_interrupted_judgement_is_made_again_and_lost_only_after_all_tries(make_work: Callable[..., ValidateWork]) -> None:
     gate = ScriptedGate("timeout", "died", verdict())
-    assert isinstance(only(make_work(gate).run(proposal(), AT)), EnvValidated)
+    admitted = only(make_work(gate).run(proposal(), AT))
+    assert (type(admitted), admitted.tries) == (EnvValidated, 2)
     gate = ScriptedGate("timeout", "timeout", "died", verdict())
     work = make_work(gate)
     record = only(work.run(proposal(), AT))
-    assert (record.rule, record.evidence) == ("lost", "died in 3 tries")
+    assert (record.rule, record.evidence, record.tries) == ("lost", "died in 3 tries", 3)
     assert isinstance(only(work.run(proposal(env_id="e2"), AT)), EnvValidated)  # an interruption is no verdict to remember
 
 
