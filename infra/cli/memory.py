@@ -17,6 +17,7 @@ from infra.cli.interrupts import stoppable
 from schemas.errors import SettingsError
 
 if TYPE_CHECKING:
+    from infra.clickhouse import ClickHouseStore
     from infra.recordsource import RecordSource
     from infra.tabledigest import TableDigest
 
@@ -33,20 +34,24 @@ Compare = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print the digests as JSON.")]
 
 
-def digest(store: options.Store = "", run: options.RunId = "", compare: Compare = "", as_json: Json = False) -> None:
+def digest(
+    store: options.Store = "",
+    folder: options.RunFolder = "",
+    run: options.RunId = "",
+    compare: Compare = "",
+    as_json: Json = False,
+) -> None:
     """Rows and digest of each table of a run, over what its records said and not over where a row lies.
 
     Two stores that were filled from the same records print the same digests.
     Without --run: the run that was stored last. Exit 0: told (and equal, with
     --compare); 1: a table differs.
     """
-    from infra.cli.runstore import newest_run
-    from infra.clickhouse import connect
+    from infra.cli.runstore import newest_run, run_store
 
-    dsn = options.require_store(store)
-    with contextlib.closing(connect(dsn)) as opened:
-        run_id = run or newest_run(opened)
-    _show(run_id, _digests(dsn, run_id), compare, as_json=as_json)
+    with run_store(store, folder) as opened:
+        run_id = run or opened.run_id or newest_run(opened.store)
+        _show(run_id, _digests(opened.store, run_id), compare, as_json=as_json)
 
 
 def rebuild(
@@ -84,8 +89,8 @@ def rebuild(
         migrate(dsn)
         with contextlib.closing(connect(dsn)) as opened:
             inserted = rebuild_tables(source, run_id, opened, _told)
-        _told(f"{inserted.total()} rows made from {source.name}")
-        _show(run_id, _digests(dsn, run_id), compare, as_json=as_json)
+            _told(f"{inserted.total()} rows made from {source.name}")
+            _show(run_id, _digests(opened, run_id), compare, as_json=as_json)
 
 
 def _told(line: str) -> None:
@@ -109,24 +114,28 @@ def _source(broker: str, archive: Path | None, run: str) -> tuple[RecordSource, 
     return BrokerSource(settings), find_run(settings, run)
 
 
-def _digests(dsn: str, run_id: str) -> list[TableDigest]:
-    from infra.clickhouse import connect
+def _digests(store: ClickHouseStore, run_id: str) -> list[TableDigest]:
     from infra.tabledigest import digest_tables
 
+    found = digest_tables(store, run_id)
+    if not any(one.rows for one in found):
+        raise SettingsError(f"store {store.address.shown} holds nothing of run {run_id}", "Name another with --run or --store")
+    return found
+
+
+def _elsewhere(dsn: str, run_id: str) -> list[TableDigest]:
+    from infra.clickhouse import connect
+
+    options.refuse_shown_password(dsn, "--compare")
     with contextlib.closing(connect(dsn)) as store:
-        found = digest_tables(store, run_id)
-        if not any(one.rows for one in found):
-            raise SettingsError(
-                f"store {store.address.shown} holds nothing of run {run_id}", "Name another with --run or --store"
-            )
-        return found
+        return _digests(store, run_id)
 
 
 def _show(run_id: str, found: Sequence[TableDigest], compare: str, *, as_json: bool) -> None:
     """Prints the digests, beside those of the other store where one is named; exit 1 where they differ."""
     from infra.tabledigest import differing
 
-    other = _digests(compare, run_id) if compare else []
+    other = _elsewhere(compare, run_id) if compare else []
     wrong = differing(found, other) if compare else []
     beside = {one.table: one for one in other}
     if as_json:

@@ -34,15 +34,7 @@ View = Annotated[str, typer.Option("--view", help=f"One view only: {', '.join(VI
 def views(
     context: typer.Context,
     store: options.Store = "",
-    folder: Annotated[
-        str,
-        typer.Option(
-            "--dir",
-            metavar="RUN",
-            help="A run's folder or id: its own store is asked, and started for that where it has ended.",
-            show_default=False,
-        ),
-    ] = "",
+    folder: options.RunFolder = "",
     run: Annotated[str, typer.Option("--run", envvar="SPADE_RUN", help="Run id. Default: the newest.", show_default=False)] = "",
     sql: Annotated[
         str, typer.Option("--sql", help=f"Any read-only question. {RUN_PARAMETER} in it is the run's id.", show_default=False)

@@ -45,6 +45,15 @@ Store = Annotated[
         show_default=False,
     ),
 ]
+RunFolder = Annotated[
+    str,
+    typer.Option(
+        "--dir",
+        metavar="RUN",
+        help="A run's folder or id: its own store is asked, and started for that where it has ended.",
+        show_default=False,
+    ),
+]
 RunId = Annotated[
     str, typer.Option("--run", envvar="SPADE_RUN", help="Run id. Default: the newest unfinished run.", show_default=False)
 ]
@@ -165,11 +174,11 @@ def require_store(given: str) -> str:
     return named
 
 
-def refuse_shown_password(dsn: str) -> None:
+def refuse_shown_password(dsn: str, option: str = "--store") -> None:
     """Raises SettingsError for a password on our own command line, where every user of the machine can read it."""
     if urlsplit(dsn).password and any(dsn in argument for argument in sys.argv):
         raise SettingsError(
-            "--store holds a password, and a command line is shown in the list of processes",
+            f"{option} holds a password, and a command line is shown in the list of processes",
             "Write the password into a file and name that: clickhouse://USER@HOST:PORT/DB?password_file=FILE",
         )
 

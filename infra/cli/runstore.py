@@ -1,7 +1,7 @@
 """The store that a person means: that of a run's folder, a named one, that of `spade up`, or that of the newest run here.
 
 A run of `spade run` or `spade demo` may have had a store of its own, which ended with it; it is started again on the run's folder
-for as long as the command asks it, and ended after. Called by `spade memory` and `spade why`. Raises SettingsError, StoreError.
+for as long as the command asks it, and ended after. Called by `spade memory`, `why`, `dashboard`. Raises SpadeErrors.
 """
 
 from __future__ import annotations

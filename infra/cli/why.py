@@ -24,18 +24,20 @@ KIN = ("environment", "as", "gen", "win", "regret", "reward")
 def why(
     env_id: Annotated[str, typer.Argument(help="An environment's id, or the beginning of one.")],
     store: options.Store = "",
+    folder: options.RunFolder = "",
     run: Annotated[str, typer.Option("--run", help="Look in this run only.", show_default=False)] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Everything as one JSON object.")] = False,
 ) -> None:
-    """Why is this environment what it is? Its document and memory, verdict, plays of both arms, score, training, children."""
-    from infra.clickhouse import connect
+    """Why is this environment what it is? Its document and memory, verdict, plays of both arms, score, training, children.
+
+    Default store: that of `spade up`, else that of the newest run in the folder
+    runs. With --dir, that of a run which may have ended.
+    """
+    from infra.cli.runstore import run_store
     from infra.lineage import read_lineage
 
-    client = connect(options.require_store(store))
-    try:
-        found = read_lineage(client, env_id, run)
-    finally:
-        client.close()
+    with run_store(store, folder) as opened:
+        found = read_lineage(opened.store, env_id, run or opened.run_id)
     if as_json:
         typer.echo(json.dumps({**dataclasses.asdict(found), "proof": found.proof}, default=str, ensure_ascii=True))
         return

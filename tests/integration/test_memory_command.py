@@ -319,3 +319,11 @@ def test_a_run_that_has_ended_is_found_in_its_folder_with_its_own_store(
     assert LocalStore.attach(folder / "store") is None
     assert "6" in told(capsys, "--dir", "ended", "--sql", "SELECT count() FROM scores WHERE run_id = {run:String}", "--csv")
     assert "no run other" in told(capsys, "--dir", "other", code=2)
+    env_id = GeneratedRun("ended", 1).env_id(0, 0)
+    assert run_app(["why", env_id, "--dir", "ended", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["env_id"] == env_id
+    assert run_app(["why", env_id]) == 0  # the newest run here
+    assert env_id in capsys.readouterr().out
+    tables = {row["table"]: row["rows"] for row in json.loads(told(capsys, "digest", "--dir", "ended", "--json"))["tables"]}
+    assert (tables["scores"], tables["generations"]) == (6, 1)
+    assert LocalStore.attach(folder / "store") is None
