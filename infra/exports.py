@@ -17,9 +17,10 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from infra.clickhouse import Answer
+if TYPE_CHECKING:
+    from infra.clickhouse import Answer
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 

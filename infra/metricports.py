@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from infra import telemetry
 from schemas.errors import PortInUseError, SettingsError
 
 FIRST_FREE: Final = -1
@@ -35,6 +34,8 @@ def serve(process: str, port: int, run_id: str = "") -> int:
     """
     if port == 0:
         return 0
+    from infra import telemetry
+
     telemetry.set_gauge("spade_process_info", 1, process=process, run=run_id)
     if port != FIRST_FREE:
         telemetry.serve_metrics(port)

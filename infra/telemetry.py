@@ -16,6 +16,7 @@ from typing import Any, Literal
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+from infra.clientlogs import quieten_kafka
 from infra.plaintext import escape, escape_line
 from schemas.errors import PortInUseError
 
@@ -168,13 +169,6 @@ def escape_event(_logger: Any, _method: str, event: MutableMapping[str, Any]) ->
         if isinstance(value, str):
             event[key] = escape(value, LONGEST_TEXT) if key == "exception" else escape_line(value, LONGEST_TEXT)
     return event
-
-
-def quieten_kafka() -> None:
-    """Leaves of Kafka's client only errors, and none that come with every retry: what ends the retries is raised."""
-    logging.getLogger("kafka").setLevel(logging.ERROR)
-    for name in ("kafka.net", "kafka.cluster", "kafka.consumer.fetcher"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def bind_run(run_id: str) -> None:

@@ -6,18 +6,20 @@ command line returns. A bad environment or a lost episode is data and never one 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
 class SpadeError(Exception):
-    """Base of all boundary errors. `fix` says what a person does about it."""
+    """Base of all boundary errors. `fix` says what a person does about it; several `faults` are shown a line each."""
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, cause: str, fix: str = "") -> None:
+    def __init__(self, cause: str, fix: str = "", faults: Sequence[str] = ()) -> None:
         super().__init__(f"{cause}. {fix}" if fix else cause)
         self.cause = cause
         self.fix = fix
+        self.faults = tuple(faults)
 
 
 class SettingsError(SpadeError):

@@ -1,6 +1,6 @@
 """What is wrong with a recipe, in words: where the value came from, which key it is, which key was meant.
 
-In: pydantic's error, the settings' class, the file's name, the overrides. Out: one line. Called by schemas.settings.
+In: pydantic's error, the settings' class, the file's name, the overrides. Out: a line a problem. Called by schemas.settings.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 
-def explain(error: ValidationError, model: type[BaseModel], origin: str, overrides: Iterable[str]) -> str:
+def explain(error: ValidationError, model: type[BaseModel], origin: str, overrides: Iterable[str]) -> list[str]:
     """Every problem of `error`, each after its source: `--set KEY` for an override, else the file and the key."""
     given = list(overrides)
-    return "; ".join(_problem(item, model, origin, given) for item in error.errors())
+    return [_problem(item, model, origin, given) for item in error.errors()]
 
 
 def _problem(item: Mapping[str, Any], model: type[BaseModel], origin: str, overrides: list[str]) -> str:

@@ -412,7 +412,9 @@ def build_recipe(values: Mapping[str, Any], overrides: Mapping[str, Any] | None 
     try:
         return Recipe.model_validate(merged)
     except ValidationError as error:
-        raise SettingsError(explain(error, Recipe, origin, overrides or ()), "Correct or remove the key") from error
+        faults = explain(error, Recipe, origin, overrides or ())
+        keys = "the keys" if len(faults) > 1 else "the key"
+        raise SettingsError("; ".join(faults), f"Correct or remove {keys}", faults) from error
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import typer
 
-from infra import telemetry
 from infra.cli import (
     archive,
     chaos,
@@ -29,6 +28,7 @@ from infra.cli import (
     tables,
     why,
 )
+from infra.clientlogs import quieten_kafka
 from infra.plaintext import escape_line
 from schemas.errors import DiskFullError, SpadeError
 
@@ -81,13 +81,19 @@ nano_app.command("build", epilog="Example: spade nano build --out /tmp/nano")(na
 app.add_typer(nano_app, name="nano")
 
 
+def error_lines(error: SpadeError) -> list[str]:
+    """What a person reads: one line with cause and fix; of several faults a line each, and the fix in the last."""
+    told = [*(f"error: {fault}" for fault in error.faults), error.fix] if len(error.faults) > 1 else [f"error: {error}"]
+    return [escape_line(" ".join(line.split()), LONGEST_ERROR) for line in told if line]
+
+
 def run_app(arguments: Sequence[str]) -> int:
     """Runs one command line; its exit code."""
-    telemetry.quieten_kafka()
+    quieten_kafka()
     try:
         app(list(arguments), prog_name="spade")
     except SpadeError as error:
-        print(f"error: {escape_line(' '.join(str(error).split()), LONGEST_ERROR)}", file=sys.stderr)  # noqa: T201
+        print("\n".join(error_lines(error)), file=sys.stderr)  # noqa: T201
         return error.exit_code
     except OSError as problem:
         if problem.filename is None:

@@ -14,7 +14,6 @@ from infra.cli import options
 from infra.cli.interrupts import stoppable
 from infra.plaintext import escape_line
 from schemas.errors import CorpusError
-from schemas.settings import TAGS
 
 
 def add(
@@ -25,7 +24,7 @@ def add(
     to: Annotated[Path, typer.Option("--to", help="The corpus: a new folder, or one to add to.", show_default=False)],
     words: Annotated[int, typer.Option(min=10, max=20_000, help="Longest document; longer texts are cut at paragraphs.")] = 800,
     least: Annotated[int, typer.Option("--least", min=1, max=20_000, help="Shortest document, in words.")] = 20,
-    tag: Annotated[str, typer.Option(help=f"Tag of all: {', '.join(TAGS)}. Default: by each text.", show_default=False)] = "",
+    tag: Annotated[str, typer.Option(help="Tag of all: math, science or code. Default: by each text.", show_default=False)] = "",
     skill: Annotated[str, typer.Option(help="Skill that all fit. Default: any.", show_default=False)] = "",
     text_column: Annotated[
         str, typer.Option("--text-column", help="The column that is the document. Default: the likeliest.", show_default=False)

@@ -26,7 +26,7 @@ def demo(
 ) -> None:
     """Run the complete self-play loop here, in under ten minutes, and show what it learned."""
     from infra.cli import launch, preflight
-    from infra.cli.evaluate import compare_policies
+    from infra.cli.evaluation import compare_policies
     from infra.cli.rundir import held
 
     chosen = options.read_recipe(recipe, overrides)

@@ -10,18 +10,20 @@ import errno
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from infra.cli import options
-from infra.clickhouse import Answer, ClickHouseStore
 from infra.dashboards.panels import load_panels
 from infra.exports import as_records, plain, to_csv, to_json
 from infra.plaintext import escape_line
 from schemas.errors import DiskFullError, SettingsError
+
+if TYPE_CHECKING:
+    from infra.clickhouse import Answer, ClickHouseStore
 
 SHOWN_ROWS, SHOWN_CELL = 200, 200
 ROWS = 20

@@ -11,12 +11,11 @@ import re
 import sys
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape as escape_markup
 from rich.text import Text
@@ -24,7 +23,9 @@ from rich.text import Text
 from infra.metricports import FIRST_FREE
 from infra.plaintext import escape, escape_line
 from schemas.errors import BrokerError, SettingsError, StoreError
-from schemas.settings import BrokerSettings, ProcessContext, Recipe, build_recipe, load_recipe
+
+if TYPE_CHECKING:
+    from schemas.settings import BrokerSettings, ProcessContext, Recipe
 
 Broker = Annotated[
     str,
@@ -128,6 +129,10 @@ def broker_settings(given: str) -> BrokerSettings | None:
     named = given or standing().get("broker", "")
     if not named:
         return None
+    from pydantic import ValidationError
+
+    from schemas.settings import BrokerSettings
+
     if not named.endswith(".toml"):
         claims = "" if given else str(state_home().absolute() / "claims")  # of `spade up`, on this machine
         return BrokerSettings(address=_checked(named, "--broker"), claims=claims)
@@ -187,6 +192,8 @@ def stage_context(
     broker: str, store: str, run: str, state_dir: str, *, log_json: bool = False, metrics_port: int = 0, needs_store: bool = True
 ) -> ProcessContext:
     """What one process is told at its start."""
+    from schemas.settings import ProcessContext
+
     folder = Path(state_dir) if state_dir else state_home() / "work"
     folder.mkdir(parents=True, exist_ok=True)
     return ProcessContext(
@@ -221,6 +228,8 @@ def shipped_recipes() -> dict[str, Path]:
 
 def read_recipe(name: str, pairs: list[str] | None = None) -> Recipe:
     """The recipe of a file or a shipped name, with overrides; folders named relative to the file become absolute."""
+    from schemas.settings import build_recipe, load_recipe
+
     shipped = shipped_recipes()
     path = shipped[name] if name in shipped and not Path(name).exists() else Path(name)
     if not path.exists():

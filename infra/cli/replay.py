@@ -15,10 +15,10 @@ from infra.cli import options
 from infra.cli.interrupts import stoppable
 from infra.plaintext import escape, escape_line
 from schemas.errors import ReferenceGoneError, SettingsError, StoreError
-from schemas.rollout import Turn
 
 if TYPE_CHECKING:
     from infra.recordsource import RecordSource
+    from schemas.rollout import Turn
     from workers.replay import Check, Recorded
 
 EQUAL, DIFFERS, COULD_NOT_RUN = 0, 1, 2

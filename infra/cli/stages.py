@@ -10,16 +10,18 @@ import os
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infra import metricports, telemetry
+from infra import metricports
 from infra.cli import options
 from infra.cli.interrupts import cleanup, stoppable
 from infra.metricports import FIRST_FREE
 from schemas.errors import SettingsError
-from schemas.settings import ProcessContext
+
+if TYPE_CHECKING:
+    from schemas.settings import ProcessContext
 
 
 class WorkStage(StrEnum):
@@ -143,6 +145,8 @@ def _streams(stage: str, context: ProcessContext) -> None:
 
 
 def _enter(process: str, context: ProcessContext, entry: Callable[[], None]) -> None:
+    from infra import telemetry
+
     telemetry.setup_logging(process, context.run_id, context.log_json)
     port = metricports.serve(process, context.metrics_port, context.run_id)
     log = telemetry.get_logger("infra.cli")

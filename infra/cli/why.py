@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.panel import Panel
@@ -13,9 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from infra.cli import options
-from infra.clickhouse import Row
-from infra.lineage import Lineage
 from infra.plaintext import escape, escape_line
+
+if TYPE_CHECKING:
+    from infra.clickhouse import Row
+    from infra.lineage import Lineage
 
 LONGEST_DOCUMENT = 1500
 KIN = ("environment", "as", "gen", "win", "regret", "reward")

@@ -15,9 +15,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from infra.clickhouse import Row, Store
+if TYPE_CHECKING:
+    from infra.clickhouse import Row, Store
 
 Kind = Literal["line", "points", "stacked", "table", "detail", "view"]
 CHARTS: Final = frozenset({"line", "points", "stacked"})

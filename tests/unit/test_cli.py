@@ -152,6 +152,21 @@ def test_gate_reads_plain_files_only_and_no_large_ones(tmp_path: Path, capsys: p
         assert told in capsys.readouterr().err
 
 
+def test_two_faults_of_a_recipe_are_two_lines_and_the_fix_the_last(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["plan", "tiny", "--set", "schedule.stepz=3", "--set", "train.threadz=2"]) == 2
+    first, second, fix = capsys.readouterr().err.splitlines()
+    assert first.startswith("error: --set schedule.stepz: unknown key (did you mean schedule.steps?)")
+    assert second.startswith("error: --set train.threadz: unknown key (did you mean train.threads?)")
+    assert fix == "Correct or remove the keys"
+
+
+def test_a_file_that_the_gate_can_not_read_is_told_as_any_other_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run_app(["gate", str(tmp_path / "nothere.py")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {tmp_path / 'nothere.py'}: No such file or directory. Give a Python file")
+    assert error.count("\n") == 1
+
+
 def test_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["run", "tiny", "--colour", "blue"]) == 2
     assert "colour" in capsys.readouterr().err

@@ -63,6 +63,22 @@ def test_an_unknown_key_of_a_file_shows_the_close_one_and_all() -> None:
     assert str(raised.value).startswith(expected)
 
 
+def test_several_faults_are_told_one_by_one() -> None:
+    with pytest.raises(SettingsError) as raised:
+        build_recipe({"schedule": {"stepz": 3}, "seed": "x"}, {"train.zzz": 1}, "my.toml")
+    error = raised.value
+    starts = [
+        "my.toml: seed: Input should be a valid integer",
+        "my.toml: schedule.stepz: unknown key",
+        "--set train.zzz: unknown key",
+    ]
+    assert sorted(fault[: len(start)] for fault, start in zip(sorted(error.faults), sorted(starts), strict=True)) == sorted(
+        starts
+    )
+    assert error.fix == "Correct or remove the keys"
+    assert str(error) == f"{'; '.join(error.faults)}. {error.fix}"
+
+
 def test_overrides_reach_nested_keys_and_leave_the_file_values_alone() -> None:
     values = {"schedule": {"steps": 40}}
     recipe = build_recipe(values, {"schedule.interval": 2, "schedule.delay": 2})

@@ -119,5 +119,5 @@ def _numbers(numbers: dict[str, float]) -> str:
 
 
 def _could_not_run(cause: str) -> int:
-    sys.stderr.write(escape_line(cause) + "\n")
+    sys.stderr.write(f"error: {escape_line(cause)}\n")
     return COULD_NOT_RUN
