@@ -72,9 +72,7 @@ def test_several_faults_are_told_one_by_one() -> None:
         "my.toml: schedule.stepz: unknown key",
         "--set train.zzz: unknown key",
     ]
-    assert sorted(fault[: len(start)] for fault, start in zip(sorted(error.faults), sorted(starts), strict=True)) == sorted(
-        starts
-    )
+    assert all(fault.startswith(start) for fault, start in zip(sorted(error.faults), sorted(starts), strict=True))
     assert error.fix == "Correct or remove the keys"
     assert str(error) == f"{'; '.join(error.faults)}. {error.fix}"
 
