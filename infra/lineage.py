@@ -16,33 +16,38 @@ from schemas.errors import SettingsError
 
 SHOWN_IDS = 5
 
+# Read in the order by id that prompts keep besides (a projection).
 _FIND = """
 SELECT run_id, generation, env_id FROM prompts WHERE startsWith(env_id, {env:String})
 GROUP BY run_id, generation, env_id ORDER BY env_id LIMIT {most:UInt32}
 """
 _PROMPT = """
-SELECT slot, design_attempt, unit_id, skill, document_id, document_title, document_text, memory_env_ids, memory_kinds,
-       sampling_seed
+SELECT slot, design_attempt, unit_id, skill, document_id, document_title, document_tag, document_text, memory_env_ids,
+       memory_kinds, sampling_seed
 FROM prompts FINAL WHERE run_id = {run:String} AND generation = {generation:Int32} AND env_id = {env:String}
 """
 # How the environment stood whenever it was measured: when its generation closed, and by probe plays of later ones.
 _MEASURED = """
 SELECT measured, measured > generation AS probed, w, win_rate, hint_win_rate, regret, regret_se, pairs, reward, evicted
-FROM standings FINAL WHERE run_id = {run:String} AND skill = {skill:String} AND env_id = {env:String} ORDER BY measured
+FROM standings FINAL
+WHERE run_id = {run:String} AND skill = {skill:String} AND generation = {generation:Int32} AND env_id = {env:String}
+ORDER BY measured
 """
 # A prompt shows environments of its own skill only.
 _PARENTS = """
 SELECT env_id, generation, w, win_rate, hint_win_rate, regret, regret_se, reward, evicted
 FROM standings FINAL
-WHERE run_id = {run:String} AND skill = {skill:String} AND env_id IN {envs:Array(String)} AND measured = generation
+WHERE run_id = {run:String} AND skill = {skill:String} AND measured = generation
+  AND (generation, env_id) IN (SELECT generation, env_id FROM prompts WHERE env_id IN {envs:Array(String)})
 """
 _DESIGN = """
-SELECT source, hint, parse_error, stop_reason, lost, prompt_tokens, completion_tokens, policy_version, policy_digest, created_at
+SELECT source, hint, parse_error, stop_reason, lost, prompt_tokens, completion_tokens, policy_version, policy_digest, tries,
+       created_at
 FROM designs FINAL WHERE run_id = {run:String} AND generation = {generation:Int32} AND env_id = {env:String}
 """
 _VERDICT = """
 SELECT valid, rule, evidence, full_source, hint, proof_json, witness_min_return, witness_mean_return, reward_min, gate_cpu_s,
-       gate_wall_s, verdict_from
+       gate_wall_s, verdict_from, tries
 FROM verdicts FINAL WHERE run_id = {run:String} AND generation = {generation:Int32} AND env_id = {env:String}
 """
 _SLOTS = """
@@ -52,7 +57,7 @@ FROM slots_closed FINAL WHERE run_id = {run:String} AND generation = {generation
 """
 _PLAYS = """
 SELECT play_id, step, arm, play_index, env_seed, policy_version, episode_return, won, end_reason, lost, length(actions) AS turns,
-       sampled_tokens
+       sampled_tokens, tries
 FROM episodes FINAL WHERE run_id = {run:String} AND generation IN {played:Array(Int32)} AND env_id = {env:String}
 ORDER BY step, arm, play_index
 """

@@ -49,42 +49,57 @@ _NEWEST = """
     LIMIT {window:UInt32}
 """
 
-# Each environment of the skill as it was last measured.
-_CURRENT = """
-    SELECT env_id, generation, slot, win_rate, regret, regret_se, pairs, reward, measured FROM standings
-    WHERE run_id = {run:String} AND skill = {skill:String} AND measured <= {upto:Int32} AND generation >= {since:Int32}
-      AND evicted = ''
-      AND ((generation, slot) NOT IN (SELECT generation, slot FROM later)
-           OR (generation, slot, measured) IN (SELECT generation, slot, last FROM later))
-      AND ({window:UInt32} = 0 OR (generation, slot) IN (SELECT generation, slot FROM newest))
-"""
+_SEEN = """run_id = {run:String} AND skill = {skill:String} AND measured <= {upto:Int32} AND generation >= {since:Int32}
+      AND ({window:UInt32} = 0 OR (generation, slot) IN (SELECT generation, slot FROM newest))"""
 
 _BOUND = """multiIf({by_reward:UInt8}, reward,
             pairs >= 2 OR {errors:Float64} = 0, regret - {errors:Float64} * regret_se,
             least(0, regret))"""
 
-
-def _best_of(kind: str, condition: str, priority: str) -> str:
-    return f"""
-SELECT '{kind}' AS kind, env_id, generation, win_rate, regret, measured, toFloat64({priority}) AS priority
-FROM current WHERE {condition}
+# All of the skill are looked at once, each as it was last measured.
+_BEST = f"""
+SELECT 'best' AS kind, env_id, generation, slot, win_rate, regret, measured, toFloat64({_BOUND}) AS priority
+FROM standings
+WHERE {_SEEN} AND evicted = '' AND win_rate >= {{low:Float64}} AND win_rate <= {{high:Float64}}
+  AND ((generation, slot) NOT IN (SELECT generation, slot FROM later)
+       OR (generation, slot, measured) IN (SELECT generation, slot, last FROM later))
 ORDER BY priority DESC, env_id
-LIMIT {{{kind}:UInt32}}
+LIMIT {{best:UInt32}}
 """  # noqa: S608  (our own text; values are bound)
 
 
-_RANKED = f"WITH newest AS ({_NEWEST}), later AS ({_LATER}), current AS ({_CURRENT})" + "UNION ALL".join(
+def _from_the_newest(condition: str) -> str:
+    """Environments as they were last measured, newest first, in the table's own order: what is read ends where a LIMIT does."""
+    return f"""
+    SELECT env_id, generation, slot, win_rate, regret, measured
+    FROM
+    (
+        SELECT env_id, generation, slot, win_rate, regret, measured, evicted FROM standings
+        WHERE {_SEEN} AND {condition}
+        ORDER BY generation DESC, slot DESC, measured DESC
+        LIMIT 1 BY generation, slot
+    )
+    WHERE evicted = ''"""  # noqa: S608  (our own text; values are bound)
+
+
+def _newest_of(kind: str, place: str, condition: str) -> str:
+    return f"""
+SELECT '{kind}' AS kind, env_id, generation, slot, win_rate, regret, measured, toFloat64(generation) AS priority
+FROM ({_from_the_newest(place)} AND {condition} LIMIT {{{kind}:UInt32}})
+"""  # noqa: S608  (our own text; values are bound)
+
+
+_RANKED = f"WITH newest AS ({_NEWEST}), later AS ({_LATER})" + "UNION ALL".join(
     [
-        _best_of("best", "win_rate >= {low:Float64} AND win_rate <= {high:Float64}", _BOUND),
-        _best_of("easy", "win_rate > {over:Float64} AND generation > {aged:Int32}", "generation"),
-        _best_of("hard", "win_rate < {under:Float64}", "generation"),
+        _BEST,
+        _newest_of("easy", "generation > {aged:Int32}", "win_rate > {over:Float64}"),
+        _newest_of("hard", "true", "win_rate < {under:Float64}"),
     ]
 )
 
 _REPEATED = f"""
 WITH
     newest AS ({_NEWEST}),
-    later AS ({_LATER}),
     copies AS
     (
         SELECT pair.1 AS env_id, sum(pair.2) AS times
@@ -95,10 +110,9 @@ WITH
             WHERE run_id = {{run:String}} AND generation <= {{upto:Int32}} AND generation > {{aged:Int32}}
         )
         GROUP BY env_id
-    ),
-    current AS ({_CURRENT} AND env_id IN (SELECT env_id FROM copies))
-SELECT 'repeated' AS kind, current.env_id AS env_id, generation, win_rate, regret, measured, toFloat64(times) AS priority
-FROM current
+    )
+SELECT 'repeated' AS kind, current.env_id AS env_id, generation, slot, win_rate, regret, measured, toFloat64(times) AS priority
+FROM ({_from_the_newest("env_id IN (SELECT env_id FROM copies)")}) AS current
 INNER JOIN copies ON current.env_id = copies.env_id
 ORDER BY priority DESC, env_id
 LIMIT {{repeated:UInt32}}

@@ -79,7 +79,8 @@ def _head(found: Lineage) -> Text:
 def _document(prompt: Row) -> str:
     if not prompt["document_id"]:
         return "none: the corpus is off"
-    title = f"{prompt['document_id']}  {prompt['document_title']}".strip()
+    tag = f"  ({prompt['document_tag']})" if prompt["document_tag"] else ""
+    title = f"{prompt['document_id']}  {prompt['document_title']}".strip() + tag
     return f"{title}\n\n{escape(str(prompt['document_text']), LONGEST_DOCUMENT)}"
 
 
@@ -89,7 +90,7 @@ def _design(found: Lineage) -> list[Any]:
         one = found.design
         told = (
             f"policy {one['policy_version']} ({str(one['policy_digest'])[:12]}), {one['completion_tokens']} tokens, "
-            f"stopped by {one['stop_reason'] or one['lost'] or '-'}"
+            f"stopped by {one['stop_reason'] or one['lost'] or '-'}{_tries(one)}"
         )
         source = found.verdict["full_source"] if found.verdict else one["source"]
         parts.append(_panel("Design", f"{told}\n\n{source or one['parse_error']}\n\nhint: {one['hint']}"))
@@ -100,7 +101,7 @@ def _design(found: Lineage) -> list[Any]:
         else:
             told = f"{one['gate_cpu_s']:.2f} s of CPU in the gate"
         answer = "admitted" if one["valid"] else f"refused by rule {one['rule']}: {one['evidence']}"
-        parts.append(_panel("Verdict", f"{answer}; {told}"))
+        parts.append(_panel("Verdict", f"{answer}; {told}{_tries(one)}"))
         rows = [(rule["rule"], "yes" if rule["passed"] else "NO", _numbers(rule), rule["evidence"]) for rule in found.proof]
         parts.append(_table("What each rule saw", ("rule", "passed", "numbers", "evidence"), rows))
     return parts
@@ -111,7 +112,7 @@ def _plays(found: Lineage) -> Table:
         (
             one["step"], one["arm"], one["env_seed"], one["policy_version"], one["turns"],
             "lost" if one["lost"] else f"{one['episode_return']:+.2f}", "won" if one["won"] else "",
-            one["lost"] or one["end_reason"], one["play_id"],
+            f"{one['lost'] or one['end_reason']}{_tries(one)}", one["play_id"],
         )
         for one in found.plays
     ]  # fmt: skip
@@ -181,6 +182,10 @@ def _audit(one: Row) -> str:
     return (
         f"could not be repeated: {one['lost']}" if one["lost"] else "equal" if one["equal"] else f"differs: {one['difference']}"
     )
+
+
+def _tries(row: Row) -> str:
+    return f", after {row['tries']} failed tries" if row["tries"] else ""
 
 
 def _rate(row: Row, name: str) -> str:

@@ -16,7 +16,7 @@ from infra.selection import Candidate
 from schemas.common import Record, Reference
 from schemas.design import EnvValidated, MemoryLine
 from schemas.errors import StageTimeoutError
-from schemas.score import GenerationClosed, ScoredDesign
+from schemas.score import GenerationClosed, ProbedEnvironment, ScoredDesign
 from schemas.settings import MemorySettings, build_recipe
 from schemas.topics import Topic
 from tests.bench.memory import measure, memory_rows
@@ -87,6 +87,14 @@ def _scored(slot: int, one: dict[str, Any]) -> ScoredDesign:
     return ScoredDesign(**(values | one))
 
 
+def _probed(env_id: str, slot: int, **changes: Any) -> ProbedEnvironment:
+    values: dict[str, Any] = {
+        "env_id": env_id, "generation": 0, "slot": slot, "skill": "s", "plays": 16, "lost": 0, "w": 0.5, "win_rate": 0.5,
+        "hint_win_rate": 0.6, "regret": 0.1, "regret_se": 0.0, "pairs": 8, "reward": 0.5,
+    }  # fmt: skip
+    return ProbedEnvironment(**(values | changes))
+
+
 def _validated(run_id: str, generation: int, one: ScoredDesign) -> EnvValidated:
     return EnvValidated(
         run_id=run_id, event_id=f"v-{one.env_id}", env_id=one.env_id, generation=generation, slot=one.slot, design_attempt=0,
@@ -146,6 +154,28 @@ def test_negatives_are_newest_first_and_mastered_ones_age_out(memory: Remembered
     assert ids(found, "hard") == ["hard-3", "hard-2", "hard-1", "hard-0"]
     assert ids(memory.ranked(3, MemorySettings(age_out=0)), "easy") == ["easy-3", "easy-2", "easy-1", "easy-0"]
     assert ids(memory.ranked(3, MemorySettings(generations=1)), "hard") == ["hard-3"]
+
+
+def test_an_environment_stands_as_it_was_last_measured_up_to_what_may_be_seen(memory: Remembered) -> None:
+    memory.close(0, [
+        {"env_id": "grown", "win_rate": 0.0}, {"env_id": "mastered", "regret": 0.4}, {"env_id": "unfair", "regret": 0.3},
+        {"env_id": "still"},
+    ])  # fmt: skip
+    memory.close(1, [{"env_id": "b", "regret": 0.2}], probes=[
+        _probed("grown", 0, win_rate=0.5, regret=0.5), _probed("mastered", 1, win_rate=0.6, regret=0.0),
+    ])  # fmt: skip
+    memory.close(2, [{"env_id": "c"}], probes=[
+        _probed("mastered", 1, win_rate=1.0, regret=0.0), _probed("unfair", 2, evicted="audit"),
+    ])  # fmt: skip
+    every = MemorySettings(age_out=0)
+    assert (ids(memory.ranked(0, every)), ids(memory.ranked(0, every), "hard")) == (["mastered", "unfair", "still"], ["grown"])
+    assert (ids(memory.ranked(1, every)), ids(memory.ranked(1, every), "hard")) == (
+        ["grown", "unfair", "b", "still", "mastered"],
+        [],
+    )
+    assert (ids(memory.ranked(2, every)), ids(memory.ranked(2, every), "easy")) == (["grown", "b", "c", "still"], ["mastered"])
+    measured = {one.env_id: (one.measured, one.regret) for one in memory.ranked(2, every)}
+    assert (measured["grown"], measured["mastered"], measured["still"]) == ((1, 0.5), (2, 0.0), (0, 0.1))
 
 
 def test_the_most_repeated_is_counted_over_the_generations_that_age_out_leaves(memory: Remembered) -> None:

@@ -70,7 +70,7 @@ function environment(run, found) {
     ...listed("What the gate saw", [{ name: "rule" }, { name: "passed" }, { name: "evidence" }], found.proof),
     ...listed("Shown to the designer from memory", kin, found.parents),
     ...listed("Later designs that were shown this one", kin, found.children),
-    ...text(`Document: ${found.prompt.document_title || found.prompt.document_id}`, found.prompt.document_text),
+    ...text(`Document: ${found.prompt.document_title || found.prompt.document_id} ${found.prompt.document_tag}`, found.prompt.document_text),
   ];
 }
 

@@ -3,15 +3,28 @@
 -- kind: table
 -- unit: text
 -- order: 110
-WITH v AS
-(
-    SELECT env_id, generation, slot, design_attempt, skill, valid, rule
-    FROM verdicts
-    WHERE run_id = {run:String}
-        AND positionCaseInsensitive(concat(env_id, ' ', skill, ' ', if(valid, 'admitted', rule)), {search:String}) > 0
-    ORDER BY generation DESC, slot, design_attempt
-    LIMIT {limit:UInt32}
-)
+WITH
+    -- found once, as a value: what a name stands for would be asked for again wherever it stands
+    (
+        SELECT groupArray((env_id, generation, slot, design_attempt, skill, valid, rule))
+        FROM
+        (
+            SELECT env_id, generation, slot, design_attempt, skill, valid, rule
+            FROM verdicts
+            WHERE run_id = {run:String}
+                AND (positionCaseInsensitive(env_id, {search:String}) > 0
+                    OR positionCaseInsensitive(skill, {search:String}) > 0
+                    OR positionCaseInsensitive(if(valid, 'admitted', rule), {search:String}) > 0)
+            ORDER BY generation DESC, slot, design_attempt
+            LIMIT {limit:UInt32}
+        )
+    ) AS found,
+    v AS
+    (
+        SELECT
+            one.1 AS env_id, one.2 AS generation, one.3 AS slot, one.4 AS design_attempt, one.5 AS skill, one.6 AS valid, one.7 AS rule
+        FROM (SELECT arrayJoin(found) AS one)
+    )
 SELECT
     v.env_id AS environment,
     v.generation AS generation,
