@@ -75,6 +75,17 @@ def test_the_views_count_what_the_run_recorded(store: LocalStore, capsys: pytest
     assert sum(row["share"] for row in rows["rejections"]) == pytest.approx(len(REFUSED) / (MEMBERS + len(REFUSED)))
 
 
+def test_stage_timings_tell_when_each_stage_worked_on_a_generation(client: ClickHouseStore) -> None:
+    sql = "SELECT stage, step, seconds, records FROM stage_timings WHERE run_id = {run:String} AND generation = 1 ORDER BY begun"
+    rows = client.query(sql, {"run": RUN})
+    designs = MEMBERS + len(REFUSED)
+    assert {row["stage"]: (row["step"], row["records"]) for row in rows} == {
+        "design": (-1, designs), "validate": (-1, designs), "play": (-1, 4 * MEMBERS), "score": (-1, MEMBERS), "train": (1, 1)
+    }  # fmt: skip
+    seconds = {row["stage"]: row["seconds"] for row in rows}  # as tests/generatedrun.py makes them: a design a second
+    assert seconds == pytest.approx({"design": designs, "validate": designs, "play": 11, "score": 20, "train": 3}, abs=0.01)
+
+
 def test_copies_of_equal_code_are_counted(client: ClickHouseStore, store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
     columns = ["run_id", "generation", "env_id", "slot", "skill", "valid", "source_digest", "rule"]
     rows = [["copies", number, f"env-{number}", 0, "sums", True, "equal", ""] for number in range(4)]
