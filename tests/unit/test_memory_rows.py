@@ -20,12 +20,12 @@ OneOfEach = Callable[[str], list[tuple[Topic, Record]]]
 
 def columns() -> dict[str, set[str]]:
     """Table -> column names, read from the migrations."""
-    found = {}
+    found: dict[str, set[str]] = {}
     for path in sorted(FOLDER.glob("*.up.sql")):
         for name, body in re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)\n\(\n(.*?)\n\)\n", path.read_text(), re.DOTALL):
             found[name] = set(re.findall(r"^    (\w+) ", body, re.MULTILINE))
         for name, body in re.findall(r"ALTER TABLE (\w+)(.*?);", path.read_text(), re.DOTALL):
-            found[name] |= set(re.findall(r"ADD COLUMN IF NOT EXISTS (\w+) ", body))
+            found.setdefault(name, set()).update(re.findall(r"ADD COLUMN IF NOT EXISTS (\w+) ", body))
     return found
 
 
