@@ -69,7 +69,7 @@ LIMIT {{best:UInt32}}
 
 
 def _from_the_newest(condition: str) -> str:
-    """Environments as they were last measured, newest first, in the table's own order: what is read ends where a LIMIT does."""
+    """Environments as they were last measured, in no order: who limits them says which."""
     return f"""
     SELECT env_id, generation, slot, win_rate, regret, measured
     FROM
@@ -85,7 +85,7 @@ def _from_the_newest(condition: str) -> str:
 def _newest_of(kind: str, place: str, condition: str) -> str:
     return f"""
 SELECT '{kind}' AS kind, env_id, generation, slot, win_rate, regret, measured, toFloat64(generation) AS priority
-FROM ({_from_the_newest(place)} AND {condition} LIMIT {{{kind}:UInt32}})
+FROM ({_from_the_newest(place)} AND {condition} ORDER BY generation DESC, slot DESC LIMIT {{{kind}:UInt32}})
 """  # noqa: S608  (our own text; values are bound)
 
 
