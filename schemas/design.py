@@ -78,6 +78,7 @@ class EnvProposed(Record, frozen=True, kw_only=True):
     parse_error: str = ""
     stop_reason: str = ""  # stop | length
     lost: str = ""  # infrastructure reason after the last try; then nothing else is filled
+    external: str = ""  # the model and server that wrote it, where that is not the run's policy; then it is never trained
 
 
 class RuleProof(Part, frozen=True, kw_only=True):

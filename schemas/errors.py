@@ -28,6 +28,12 @@ class SettingsError(SpadeError):
     exit_code = 2
 
 
+class ServerError(SpadeError):
+    """A server of a language model that can't be reached, refuses, or answers with what it should not."""
+
+    exit_code = 3
+
+
 class CorpusError(SpadeError):
     """A corpus folder or file that can't be read as text documents."""
 

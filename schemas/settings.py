@@ -159,6 +159,8 @@ class RolloutSettings(Settings):
     hint helps that policy too. Untrained. 0: off."""
     earlier_steps: int = Field(default=0, ge=0)
     """How many versions the earlier policy is behind the playing one; 0: always version 0."""
+    newest_each_turn: bool = False
+    """free: an episode takes the newest policy at each of its turns, and its spans tell which; else the one it began with."""
 
 
 class TrainSettings(Settings):
@@ -266,6 +268,34 @@ class SandboxSettings(Settings):
     """What environments may import beside the standard library's part; it lies in the jails' root then."""
 
 
+class ExternalSettings(Settings):
+    """The model that designs where `designer` is "external": any OpenAI-compatible server. Its designs are never trained."""
+
+    url: str = ""
+    """Base address up to and with the version, such as https://api.example.com/v1; plain http with a key on loopback only."""
+    model: str = ""
+    """The model's name on that server."""
+    mode: Literal["text", "tokens"] = "text"
+    """text: chat completions, any model. tokens: this run's own prompts as token ids, for a server of a model with the same
+    tokenizer that returns token ids (vLLM): a frozen designer that is spoken to exactly as a trained one."""
+    key_file: str = ""
+    """A file whose first line is the key."""
+    key_variable: str = ""
+    """Or the environment variable that holds it. Neither: the server asks for none."""
+    parameters: tuple[Literal["seed", "top_k"], ...] = ("seed",)
+    """text: what the server takes besides temperature, top_p and the limit."""
+    limit_word: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """text: what the server calls the limit."""
+    at_once: int = Field(default=8, ge=1)
+    """Requests of one worker under way at a time."""
+    tries: int = Field(default=5, ge=1)
+    """Tries of one request where the server is busy, ill or out of reach; what it refuses is not asked again."""
+    timeout_s: float = Field(default=600, gt=0)
+    """Longest wait for one answer."""
+    deadline_s: float = Field(default=1500, gt=0, le=1700)
+    """Longest wait for all answers of a work package, tries and pauses included; below the worker's own deadline of 1,800 s."""
+
+
 class ProcessSettings(Settings):
     """Processes that `spade run` starts and supervises."""
 
@@ -277,7 +307,9 @@ class ProcessSettings(Settings):
     threads: int = Field(default=1, ge=1)
     """Torch threads of each sampling worker."""
     sampler: Literal["transformers", "vllm"] = "transformers"
-    """What samples in design and rollout workers; vllm needs the extra of that name."""
+    """What samples in design and rollout workers; vllm needs the extra of that name (docs/TRAINING.md)."""
+    kv_gib: float = Field(default=0, ge=0)
+    """vllm: memory of a sampling worker's key-value cache; 0: 2 on a CPU, on a GPU what is left of 92 % of it."""
     restarts: int = Field(default=3, ge=0)
     """Restarts of one process before the run stops with the cause."""
     stand_still_s: float = Field(default=180, gt=0)
@@ -299,7 +331,7 @@ class Recipe(Settings):
     setting: Literal["games", "tools"] = "games"
     pool: Literal["self-play", "fixed"] = "self-play"
     """self-play: the designer writes the environments. fixed: those of the folder corpus.path are drawn, as documents are."""
-    designer: Literal["trained", "frozen"] = "trained"
+    designer: Literal["trained", "frozen", "external"] = "trained"
     skills: tuple[str, ...] = GAMES_SKILLS
     seed: int = Field(default=0, ge=0)
     partitions: int = Field(default=12, ge=1, le=1000)
@@ -314,6 +346,7 @@ class Recipe(Settings):
     model: ModelSettings = ModelSettings()
     machine: MachineSettings = MachineSettings()
     sandbox: SandboxSettings = SandboxSettings()
+    external: ExternalSettings = ExternalSettings()
     processes: ProcessSettings = ProcessSettings()
     evaluation: EvalSettings = EvalSettings()
 
@@ -347,11 +380,24 @@ class Recipe(Settings):
                 'pool = "fixed" needs designer = "frozen", design.attempts = 1 and design.hint_by_second_call = false: '
                 "nobody designs"
             )
+        if self.rollout.newest_each_turn and self.schedule.kind != "free":
+            raise ValueError('rollout.newest_each_turn is for schedule.kind = "free": in "fixed" the schedule names the policy')
+        if self.designer == "external":
+            self._check_external()
         if not self.skills:
             raise ValueError("skills must name at least one skill")
         if self.model.dialect not in ("nano", self.setting):
             raise ValueError(f"model.dialect ({self.model.dialect}) is not that of setting ({self.setting})")
         return self
+
+    def _check_external(self) -> None:
+        external = self.external
+        if not external.url or not external.model:
+            raise ValueError('designer = "external" needs external.url and external.model')
+        if external.key_file and external.key_variable:
+            raise ValueError("external.key_file and external.key_variable are both set: name one place of the key")
+        if external.mode == "text" and self.model.dialect == "nano":
+            raise ValueError('external.mode must be "tokens" with model.dialect = "nano": its prompts are no text')
 
 
 PUBLISHED_DEFAULTS: dict[str, Any] = {

@@ -20,6 +20,14 @@ from schemas.settings import BrokerSettings
 from schemas.topics import Topic
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--samplers",
+        default="transformers",
+        help="the real samplers that keep the samplers' contract, by comma; vllm and openai need vLLM (`make test-vllm`)",
+    )
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Reasoned exceptions to "warnings are errors"; and no test of chosen examples fails because the machine is busy."""

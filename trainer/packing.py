@@ -77,6 +77,8 @@ def read_trajectories(
             logprobs, spans = np.concatenate([np.zeros(prompt, np.float32), _floats(record.logprobs)]), record.spans
         else:
             raise _unfit(sample, f"its record is {'missing' if record is None else type(record).__name__}")
+        if isinstance(record, EnvProposed) and record.external:
+            raise _unfit(sample, f"it was written by {record.external}, not by a policy of this run: it can't be trained")
         if record.lost:
             raise _unfit(sample, f"it was lost ({record.lost})")
         if sample.versions.oldest >= 0 and version_span(spans) != sample.versions:

@@ -61,6 +61,10 @@ def run(context: ProcessContext) -> None:
     stage = Stage("design", (Topic.DESIGN_REQUESTED,), DEADLINE_S, prefetch=2, tries=started.recipe.rollout.tries)
 
     def make_work(stop: threading.Event) -> Work:
+        if started.recipe.designer == "external":
+            from workers.external import make_external_work
+
+            return make_external_work(started.recipe, dialect, stop.is_set)
         sampler = make_sampler(started.recipe, stop.is_set)
         return DesignWork(sampler, PolicyFeed(context.broker, started, sampler, stop.is_set), dialect)
 
@@ -98,7 +102,7 @@ class DesignWork:
     def give_up(self, record: Record, at: Reference, reason: str) -> Outputs:
         """Every slot as lost."""
         assert isinstance(record, DesignRequested)  # the topic holds no other
-        return [(Topic.ENV_PROPOSED, _proposal(record, slot, lost=reason)) for slot in record.slots]
+        return [(Topic.ENV_PROPOSED, make_proposal(record, slot, lost=reason)) for slot in record.slots]
 
 
 class PooledDesigns:
@@ -107,12 +111,12 @@ class PooledDesigns:
     def run(self, record: Record, at: Reference) -> Outputs:
         """One unit of slots; the pool's environments that they name."""
         assert isinstance(record, DesignRequested)  # the topic holds no other
-        return [(Topic.ENV_PROPOSED, _proposal(record, slot, design=_pooled(slot))) for slot in record.slots]
+        return [(Topic.ENV_PROPOSED, make_proposal(record, slot, design=_pooled(slot))) for slot in record.slots]
 
     def give_up(self, record: Record, at: Reference, reason: str) -> Outputs:
         """Every slot as lost."""
         assert isinstance(record, DesignRequested)  # the topic holds no other
-        return [(Topic.ENV_PROPOSED, _proposal(record, slot, lost=reason)) for slot in record.slots]
+        return [(Topic.ENV_PROPOSED, make_proposal(record, slot, lost=reason)) for slot in record.slots]
 
 
 def _pooled(slot: DesignSlot) -> ParsedDesign:
@@ -133,7 +137,7 @@ def write_designs(request: DesignRequested, sampler: Sampler, dialect: Dialect) 
     if request.hint_settings is not None:
         parsed = _second_call(request, request.hint_settings, parsed, sampler, dialect)
     return [
-        _proposal(request, slot, prompt, result, design, sampler)
+        make_proposal(request, slot, prompt, result, design, sampler)
         for slot, prompt, result, design in zip(request.slots, prompts, results, parsed, strict=True)
     ]
 
@@ -159,7 +163,7 @@ def _second_call(
     return [ParsedDesign(design.source, hints.get(index, ""), design.error) for index, design in enumerate(parsed)]
 
 
-def _proposal(
+def make_proposal(
     request: DesignRequested,
     slot: DesignSlot,
     prompt: Sequence[int] = (),
@@ -168,6 +172,7 @@ def _proposal(
     sampler: Sampler | None = None,
     lost: str = "",
 ) -> EnvProposed:
+    """The record of one slot, as far as it was written."""
     spans = []
     if result is not None and sampler is not None:
         span = Span(

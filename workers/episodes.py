@@ -100,8 +100,12 @@ def play_all(
     dialect: Dialect,
     rules: Rules,
     interrupted: Callable[[], bool] = lambda: False,
+    before_turn: Callable[[], None] = lambda: None,
 ) -> None:
-    """Plays all episodes to their ends. Blocks; raises SamplingInterrupted on a clean stop. All sessions are closed after it."""
+    """Plays all episodes to their ends. Blocks; raises SamplingInterrupted on a clean stop. All sessions are closed after it.
+
+    `before_turn` is called before each turn is sampled and may load another policy into the sampler: spans tell which one wrote.
+    """
     sampler.reset_cache()
     room = min(rules.context_tokens, sampler.context_tokens)
     try:
@@ -109,6 +113,7 @@ def play_all(
             _stop_if(interrupted)
             _open(episode, sessions, dialect)
         while playing := [episode for episode in episodes if _has_room(episode, room)]:
+            before_turn()
             results = sampler.sample([_request(episode, dialect, rules, room) for episode in playing])
             for episode, result in sorted(zip(playing, results, strict=True), key=lambda pair: _environment_of(pair[0])):
                 _stop_if(interrupted)

@@ -24,8 +24,8 @@ from schemas.train import EvalFinished, PolicyPublished
 from workers.episodes import Episode, Rules, play_all
 from workers.gate import static
 from workers.gate.rules import Refused
+from workers.policies import bare_sampler
 from workers.samplers.base import Sampler
-from workers.samplers.transformers import TransformersSampler
 from workers.sandbox.base import Sandbox
 from workers.sessions import SessionTable
 
@@ -90,7 +90,7 @@ def evaluate(
     instances = instances_of(
         load_suite(suite), seeds_per_item or recipe.evaluation.seeds_per_item, limit or recipe.evaluation.limit
     )
-    sampler = TransformersSampler(threads=recipe.processes.threads)
+    sampler = bare_sampler(recipe, lambda: False)
     if isinstance(policy, PolicyPublished):
         folder = PolicyStore(policy_place).fetch(policy)
         sampler.load(policy, folder)

@@ -168,7 +168,7 @@ def _request(
 
 
 def _proposed(record: EnvProposed) -> list[TableRow]:
-    row = _named(record, "group", "spans")
+    row = _named(record, "group", "spans", "external")
     row["design_group"] = record.group
     row["tries"] = record.tries
     for name in ("prompt", "completion"):

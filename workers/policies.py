@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from infra.kafka import BrokerWatch, ControlReader, LogEntry
 from infra.policystore import PolicyStore
@@ -20,6 +21,10 @@ from schemas.topics import Topic
 from schemas.train import PolicyPublished
 from workers.samplers.base import Sampler, SamplingInterrupted
 
+if TYPE_CHECKING:
+    from workers.samplers.transformers import TransformersSampler
+    from workers.samplers.vllm import VllmSampler
+
 WAIT_S = 900.0
 POLL_S = 0.2
 log = get_logger("workers.policies")
@@ -27,19 +32,27 @@ log = get_logger("workers.policies")
 
 def make_sampler(recipe: Recipe, interrupted: Callable[[], bool]) -> Sampler:
     """The recipe's sampler, without a policy yet. Imports torch and blocks for seconds; raises ModelError, SettingsError."""
-    if recipe.processes.sampler == "vllm":
+    sampler = bare_sampler(recipe, interrupted)
+    # The first load imports the model's code for seconds, in which a busy machine sends no heartbeat: before the group is joined.
+    sampler.load_unpublished(find_folder(recipe.model.path), -1, "")
+    return sampler
+
+
+def bare_sampler(recipe: Recipe, interrupted: Callable[[], bool]) -> TransformersSampler | VllmSampler:
+    """The recipe's sampler before any load. vLLM samples in the trainer's dtype, and holds no longer context than plays have."""
+    processes = recipe.processes
+    if processes.sampler == "vllm":
         from workers.samplers.vllm import VllmSampler
 
-        return VllmSampler(interrupted=interrupted)
+        context = recipe.rollout.context_tokens if recipe.model.dialect != "nano" else 0  # the nano model's is short anyway
+        kv_bytes = int(processes.kv_gib * 2**30)
+        return VllmSampler(recipe.train.dtype, context, kv_bytes, processes.threads, interrupted)
     import torch
 
     from workers.samplers.transformers import TransformersSampler
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    sampler = TransformersSampler(device=device, threads=recipe.processes.threads, interrupted=interrupted)
-    # The first load imports the model's code for seconds, in which a busy machine sends no heartbeat: before the group is joined.
-    sampler.load_unpublished(find_folder(recipe.model.path), -1, "")
-    return sampler
+    return TransformersSampler(device=device, threads=processes.threads, interrupted=interrupted)
 
 
 class PolicyFeed:

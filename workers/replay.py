@@ -186,6 +186,7 @@ def replay(
     from workers.sandbox import open_sandbox
 
     run, policy = read_run(source, recorded)
+    mixed = len({span.policy_version for one in (recorded.play, *recorded.unit.values()) for span in one.spans}) > 1
     level = run.recipe.sandbox.level
     fresh = open_sandbox("fresh", required_level=level)
     try:
@@ -195,6 +196,8 @@ def replay(
         fresh.close()
     if actions_only:
         return checks
+    if mixed:
+        return [*checks, Check("sampling", "unchecked", "its unit went on with newer policies between turns")]
     try:
         folder, published = kept_policy(run, policy, recorded.request.policy_version, policies)
         sampler = _make_sampler(run, published, folder)

@@ -82,9 +82,14 @@ class RolloutWork:
         environments = {environment.env_id: environment for environment in record.environments}
         episodes = [Episode(play, environments[play.env_id], record.max_turns) for play in record.plays]
         sessions = SessionTable(self._sandbox, self._settings.tries)
-        play_all(episodes, self._sampler, sessions, self._dialect, rules, self._interrupted)
+        play_all(episodes, self._sampler, sessions, self._dialect, rules, self._interrupted, lambda: self._renew(record))
         self._tell(record, episodes, time.monotonic() - started, self._sampler.policy_version)
         return [(Topic.ROLLOUT_FINISHED, finished(record, episode, rules)) for episode in episodes]
+
+    def _renew(self, record: RolloutRequested) -> None:
+        """Before a turn: the newest policy, where the recipe wants it and the unit is bound to none."""
+        if self._settings.newest_each_turn and record.newest:
+            self._policies.hold(record.policy_version, newest=True)
 
     def give_up(self, record: Record, at: Reference, reason: str) -> Outputs:
         """Every play as lost."""

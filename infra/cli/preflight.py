@@ -6,6 +6,7 @@ In: a recipe and the run's folder. Raises the boundary error of what is wrong; e
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from collections.abc import Callable
@@ -27,6 +28,7 @@ def check_run(recipe: Recipe, run_dir: Path, say: Callable[[str], None]) -> None
     model = check_model(recipe)
     check_plan(recipe, model)
     check_dialect(recipe, model)
+    check_samplers(recipe)
     documents, kind = check_corpus(recipe), "environments in the pool" if recipe.pool == "fixed" else "documents"
     check_disk(run_dir, model, kept_versions(recipe))
     level = check_sandbox(recipe)
@@ -85,6 +87,19 @@ def check_dialect(recipe: Recipe, model: Path) -> None:
             f"({design}), a design's prompt without any document takes {needed}",
             "Set the first higher or the second lower",
         )
+
+
+def check_samplers(recipe: Recipe) -> None:
+    """Raises SettingsError where vLLM is asked for and not installed, or an external designer's address or key can't be used."""
+    if recipe.processes.sampler == "vllm" and importlib.util.find_spec("vllm") is None:
+        raise SettingsError(
+            "processes.sampler: vllm is asked for, and it is not installed here",
+            "Run `make install-vllm` (VLLM=gpu for GPUs) and .venv-vllm/bin/spade, or --set processes.sampler=transformers",
+        )
+    if recipe.designer == "external":
+        from workers.samplers.endpoint import open_endpoint
+
+        open_endpoint(recipe.external)
 
 
 def check_corpus(recipe: Recipe) -> int:

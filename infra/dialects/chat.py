@@ -52,15 +52,35 @@ class ChatDialect:
         self.design_stop_ids = self.play_stop_ids = self._template.stop_ids
 
     def design_prompt(self, slot: DesignSlot) -> list[int]:
-        """See `Dialect`: what doesn't fit goes in this order: the document's end, the later memory lines, the document."""
+        """See `Dialect`."""
+        return self._template.open(self.design_text(slot))
+
+    def design_text(self, slot: DesignSlot) -> str:
+        """The prompt of one slot as the text of one message, whoever's template it then goes through.
+
+        What doesn't fit goes in this order: the document's end, the later memory lines, the document.
+        """
         lines = [text for line in slot.memory[:MEMORY_LINES] if (text := _memory_text(line))]
         document = f"{slot.document.title}\n\n{slot.document.text}".strip()
         while True:
-            room = self._prompt_tokens - len(self._write_design_prompt(slot.skill, "", lines))
+            room = self._prompt_tokens - len(self._template.open(self._design_text(slot.skill, "", lines)))
             if room >= LEAST_DOCUMENT or not lines:
                 break
             lines.pop()
-        return self._write_design_prompt(slot.skill, self._shorten(document, room), lines)
+        return self._design_text(slot.skill, self._shorten(document, room), lines)
+
+    def read_design_text(self, text: str, *, ended: bool) -> ParsedDesign:
+        """The design in what another model wrote. `ended`: the model came to its end; else the design is cut."""
+        visible = without_thinking(text)
+        parsed = (
+            read_design(visible.text, hint_apart=self._hint_apart) if not visible.fault else ParsedDesign("", "", visible.fault)
+        )
+        if not parsed.error and "\ufffd" in parsed.source + parsed.hint:
+            parsed = ParsedDesign(parsed.source, parsed.hint, "the text is not whole Unicode")
+        if ended:
+            return parsed
+        told = f"{parsed.error}: " if parsed.error else ""
+        return ParsedDesign(parsed.source, parsed.hint, f"{told}the design is cut at its limit")
 
     def parse_design(self, token_ids: Sequence[int]) -> ParsedDesign:
         """See `Dialect`."""
@@ -82,8 +102,16 @@ class ChatDialect:
 
     def hint_prompt(self, source: str) -> list[int]:
         """See `workers.design.HintDialect`."""
-        rule = read_prompt("hint-rule", self.name)
-        return self._template.open(fill_prompt("hint", self.name, source=source, hint_rule=rule))
+        return self._template.open(self.hint_text(source))
+
+    def hint_text(self, source: str) -> str:
+        """The prompt of the hint for a source, as the text of one message."""
+        return fill_prompt("hint", self.name, source=source, hint_rule=read_prompt("hint-rule", self.name))
+
+    def read_hint_text(self, text: str) -> str:
+        """The hint in what another model wrote; empty where there is none."""
+        visible = without_thinking(text)
+        return "" if visible.fault else read_hint(visible.text)
 
     def parse_hint(self, token_ids: Sequence[int]) -> str:
         """See `workers.design.HintDialect`."""
@@ -125,9 +153,9 @@ class ChatDialect:
         shown = [token for token in body if not self._template.is_special(token)]
         return self._template.decode(shown).endswith(visible)
 
-    def _write_design_prompt(self, skill: str, document: str, lines: Sequence[str]) -> list[int]:
+    def _design_text(self, skill: str, document: str, lines: Sequence[str]) -> str:
         rule = read_prompt("hint-rule", self.name)
-        text = fill_prompt(
+        return fill_prompt(
             "design",
             self.name,
             skill=skill,
@@ -138,7 +166,6 @@ class ChatDialect:
             memory="\n\n".join(lines),
             ending=read_prompt("ending-apart") if self._hint_apart else fill_prompt("ending", hint_rule=rule),
         )
-        return self._template.open(text)
 
     def _shorten(self, text: str, room: int) -> str:
         """As much of a text's beginning as `room` tokens hold."""

@@ -19,12 +19,15 @@ from infra.examples import EXAMPLES
 from infra.policystore import PolicyStore
 from infra.runs import find_folder
 from schemas.common import unpack_ints
-from schemas.design import EnvRejected, EnvValidated, SlotsClosed
+from schemas.design import EnvProposed, EnvRejected, EnvValidated, SlotsClosed
 from schemas.rollout import HINTED, RolloutFinished
 from schemas.settings import Recipe, build_recipe
+from schemas.topics import Topic
 from schemas.train import DESIGNER, BatchReady, PolicyPublished, StepFinished
 from tests.bench.oneprocess import OneProcess
 from tests.chatmodels import write_model
+from tests.loopbackmodel import LoopbackModel, says
+from workers.external import make_external_work
 from workers.samplers.base import Sampler, SampleRequest, SampleResult
 
 pytestmark = pytest.mark.integration
@@ -88,30 +91,33 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def chat_recipe(setting: str, model: Path, **changes: Any) -> Recipe:
+    sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_tokens": 16}
+    given = {
+        "setting": setting,
+        "schedule": {"steps": STEPS, "interval": 1, "delay": 1, "lag": 0, "lead": 0, "memory_lag": 1},
+        "design": {"environments": SLOTS, "attempts": 1, "units": 1, "sampling": {**sampling, "max_tokens": 4000}},
+        "rollout": {
+            "plain_plays": 2,
+            "hint_plays": 2,
+            "seeds": 2,
+            "units": 1,
+            "max_turns": 25,
+            "context_tokens": 9000,
+            "sampling": sampling,
+            "train_hint_arm": True,
+            "audit_share": 0.2,
+        },
+        "train": {"learning_rate": 1e-4},
+        "memory": {"enabled": False},
+        "model": {"path": str(model), "dialect": setting},
+    }
+    return build_recipe(given | changes)
+
+
 @pytest.mark.parametrize("setting", ["games", "tools"])
 def test_a_chat_model_designs_plays_and_trains_in_both_settings(setting: str, model: Path, tmp_path: Path) -> None:
-    sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_tokens": 16}
-    recipe = build_recipe(
-        {
-            "setting": setting,
-            "schedule": {"steps": STEPS, "interval": 1, "delay": 1, "lag": 0, "lead": 0, "memory_lag": 1},
-            "design": {"environments": SLOTS, "attempts": 1, "units": 1, "sampling": {**sampling, "max_tokens": 4000}},
-            "rollout": {
-                "plain_plays": 2,
-                "hint_plays": 2,
-                "seeds": 2,
-                "units": 1,
-                "max_turns": 25,
-                "context_tokens": 9000,
-                "sampling": sampling,
-                "train_hint_arm": True,
-                "audit_share": 0.2,
-            },
-            "train": {"learning_rate": 1e-4},
-            "memory": {"enabled": False},
-            "model": {"path": str(model), "dialect": setting},
-        }
-    )
+    recipe = chat_recipe(setting, model)
     run = ChatRun(recipe, f"chat-{setting}", tmp_path)
     run.train()
     admitted = [one for one in run.records if isinstance(one, EnvValidated)]
@@ -176,6 +182,36 @@ def test_a_fixed_pool_is_judged_played_and_trained_with_nobody_designing(model: 
     assert not any(sample.role == DESIGNER for sample in samples)
     steps = [one for one in run.records if isinstance(one, StepFinished)]
     assert sorted(trained for one in steps for trained in one.trained) == sorted(sample.sample_id for sample in samples)
+
+
+class ServedRun(OneProcess):
+    """See OneProcess: designs come from the recipe's external model."""
+
+    def _open_work(self, recipe: Recipe) -> None:
+        super()._open_work(recipe)
+        dialect = recipe_dialect(recipe, Path(recipe.model.path))
+        self._work[Topic.DESIGN_REQUESTED] = make_external_work(recipe, dialect, lambda: False)
+
+
+def test_an_external_model_designs_and_the_run_trains_its_own_plays_only(model: Path, tmp_path: Path) -> None:
+    examples = [example for example in EXAMPLES if example.setting == "games"][:SLOTS]
+    written = [says(f"```python\n{example.source}```\n<hint>\n{example.hint}\n</hint>") for example in examples]
+    with LoopbackModel(*written) as server:
+        one = {"steps": 1, "interval": 1, "delay": 1, "lag": 0, "lead": 0, "memory_lag": 1}
+        external = {"url": server.url, "model": "large"}
+        run = ServedRun(
+            chat_recipe("games", model, designer="external", external=external, schedule=one), "chat-external", tmp_path
+        )
+        run.train()
+        name = f"large at {server.url}"
+    proposed = [one for one in run.records if isinstance(one, EnvProposed)]
+    assert [(one.external, one.spans) for one in proposed] == [(name, [])] * SLOTS
+    assert [len(one.members) for one in run.records if isinstance(one, SlotsClosed)] == [SLOTS]
+    plays = [one for one in run.records if isinstance(one, RolloutFinished)]
+    assert len(plays) == SLOTS * 4
+    trained = [sample for batch in run.records if isinstance(batch, BatchReady) for sample in batch.samples]
+    assert {sample.sample_id for sample in trained} == {play.play_id for play in plays}
+    assert [step.skipped for step in run.records if isinstance(step, StepFinished)] == ["", ""]
 
 
 def check_hints(plays: Sequence[RolloutFinished], recipe: Recipe, model: Path) -> None:

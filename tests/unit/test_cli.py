@@ -339,6 +339,20 @@ def test_a_model_that_can_not_be_spoken_to_is_refused_before_the_run(tmp_path: P
         preflight.check_dialect(options.read_recipe("tiny", chat), folder)
 
 
+def test_a_sampler_that_is_not_installed_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    preflight.check_samplers(options.read_recipe("tiny"))
+    with pytest.raises(SettingsError, match=r"vllm is asked for, and it is not installed here\. Run `make install-vllm`"):
+        preflight.check_samplers(options.read_recipe("tiny", ["processes.sampler=vllm"]))
+
+
+def test_the_key_of_an_external_designer_is_looked_at_before_anything_starts(tmp_path: Path) -> None:
+    named = ["designer=external", "external.url=https://models.example.com/v1", "external.model=m", "external.mode=tokens"]
+    preflight.check_samplers(options.read_recipe("tiny", named))
+    with pytest.raises(SettingsError, match=r"external\.key_file: .*missing can't be read"):
+        preflight.check_samplers(options.read_recipe("tiny", [*named, f"external.key_file={tmp_path / 'missing'}"]))
+
+
 def test_gate_knows_the_forms_of_the_settings_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["gate", str(tmp_path / "env.py"), "--setting", "chess"]) == 2
     assert "--setting 'chess' is not known. Name one of: plain, games, tools" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""vLLM's sampler and damaged weights: the file is named, and what was half loaded never samples. vLLM itself is not here."""
+"""vLLM's sampler and damaged weights: the file is named, and what was half loaded never samples. vLLM itself is in tests/vllm."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class Worker(PolicyReload):
 
     def reload_weights(self, weights_iterator: Iterator[tuple[str, Any]]) -> None:
         self.names = [name for name, _ in weights_iterator]
+        if "foreign.weight" in self.names:
+            raise KeyError("foreign.weight")  # as vLLM's loaders do
 
 
 class Engine:
@@ -41,12 +43,12 @@ class Engine:
         return None
 
 
-def write_weights(folder: Path) -> Path:
+def write_weights(folder: Path, name: str = "embed.weight") -> Path:
     import torch
     from safetensors.torch import save_file
 
     folder.mkdir()
-    save_file({"embed.weight": torch.zeros(8, 4)}, folder / "model.safetensors")
+    save_file({name: torch.zeros(8, 4)}, folder / "model.safetensors")
     return folder / "model.safetensors"
 
 
@@ -76,3 +78,16 @@ def test_where_nothing_whole_can_be_loaded_the_sampler_holds_no_policy(tmp_path:
     with pytest.raises(ModelError, match=r"v1/model\.safetensors"):
         sampler.load(published(2), cut.parent)
     assert (sampler.policy_version, sampler.policy_digest) == (-1, "")
+
+
+def test_a_folder_without_weights_is_no_policy_though_the_engine_would_go_on_with_its_own(tmp_path: Path) -> None:
+    worker = Worker()
+    with pytest.raises(ModelError, match=r"holds no \*\.safetensors\. Name an ordinary Hugging Face folder"):
+        worker.take_policy(str(tmp_path))
+    assert worker.names == []
+
+
+def test_weights_of_another_model_are_told_as_such(tmp_path: Path) -> None:
+    write_weights(tmp_path / "v1", "foreign.weight")
+    with pytest.raises(ModelError, match=r"can't take the weights in .*v1 .*KeyError: 'foreign.weight'.*of another model"):
+        Worker().take_policy(str(tmp_path / "v1"))

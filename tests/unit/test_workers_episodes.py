@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from schemas.common import SamplingSettings
-from schemas.rollout import HINTED, PLAIN, Play, PlayEnvironment
+from schemas.common import Reference, SamplingSettings, VersionSpan, version_span
+from schemas.rollout import HINTED, PLAIN, Play, PlayEnvironment, RolloutFinished, RolloutRequested
+from schemas.settings import RolloutSettings
 from tests.fakes.dialect import EOS, LetterDialect, encode
 from tests.fakes.sampler import HashSampler
 from tests.fakes.sandbox import FakeSandbox
 from workers.episodes import Episode, Rules, play_all, turn_seed
+from workers.rollout import RolloutWork
 from workers.samplers.base import SampleRequest, SampleResult, SamplingInterrupted
 from workers.sandbox.base import EndReason
 from workers.sessions import SessionTable
@@ -231,3 +233,59 @@ def test_a_stop_closes_all_sessions(make_episode: Callable[..., Episode]) -> Non
         )
     assert sandbox.most_open == 3
     assert sandbox.open_sessions == 0
+
+
+def test_a_policy_that_is_loaded_between_turns_writes_the_later_ones_and_spans_tell_which(
+    make_episode: Callable[..., Episode],
+) -> None:
+    episodes = [make_episode(number, seed=number) for number in range(2)]  # of two and three turns
+    sampler = ActingSampler(lambda request: "a")
+
+    def renew() -> None:
+        if len(sampler.batches) == 1:
+            sampler.policy_version, sampler.policy_digest = 6, "d6"
+
+    play_all(episodes, sampler, SessionTable(FakeSandbox(), tries=3), LetterDialect(), rules(), before_turn=renew)
+    assert [[(span.policy_version, span.policy_digest) for span in episode.spans] for episode in episodes] == [
+        [(4, "d4"), (6, "d6")],
+        [(4, "d4"), (6, "d6"), (6, "d6")],
+    ]
+    assert [version_span(episode.spans) for episode in episodes] == [VersionSpan(oldest=4, newest=6)] * 2
+
+
+class Feed:
+    """Notes what the worker asks for, in place of the policies' topic."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[int, bool]] = []
+
+    def hold(self, version: int, *, newest: bool = False) -> None:
+        self.held.append((version, newest))
+
+
+@pytest.mark.parametrize(("wanted", "bound", "asked"), [(True, False, 4), (False, False, 1), (True, True, 1)])
+def test_a_worker_asks_for_the_newest_policy_before_each_turn_where_recipe_and_unit_want_it(
+    wanted: bool, bound: bool, asked: int
+) -> None:
+    feed, settings = Feed(), RolloutSettings(newest_each_turn=wanted)
+    work = RolloutWork(ActingSampler(lambda request: "a"), feed, FakeSandbox(), LetterDialect(), settings, lambda: False)  # type: ignore[arg-type]
+    play = Play(play_id="p", env_id="e", arm=PLAIN, index=0, env_seed=1, sampling_seed=3)
+    request = RolloutRequested(
+        run_id="r",
+        event_id="u",
+        unit_id="u",
+        step=3,
+        generation=1,
+        policy_version=2,
+        settings=SamplingSettings(max_tokens=8),
+        max_turns=5,
+        context_tokens=400,
+        environments=[PlayEnvironment(env_id="e", source=COUNTDOWN, hint="", witness_min_return=1.0, reward_min=0.0)],
+        plays=[play],
+        plays_expected={"e": 1},
+        newest=not bound,
+    )
+    ((_, record),) = work.run(request, Reference(topic="t", partition=0, offset=0, id="u"))
+    assert isinstance(record, RolloutFinished)
+    assert len(record.spans) == 3
+    assert feed.held == [(2, not bound)] * asked

