@@ -119,6 +119,13 @@ class JailBench:
         self.samples["packages"].append(peers.start_packages())
         self.samples["packages in a jail"].append(_start(self.heavy, HEAVY))
 
+    def settle(self) -> None:
+        """Until the jails to be kept ready have started, and the kernel has taken away the namespaces of those that have ended."""
+        for sandbox in (self.pool, self.gate):
+            for spare in [jail for spares in sandbox._spares.values() for jail in spares]:
+                spare.status(0)
+        time.sleep(READY_S)
+
     def episode_starts(self) -> None:
         """A child of a zygote that lives, against a plain fork."""
         for number in range(self.counts.steps // 4):

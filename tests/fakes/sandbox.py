@@ -38,6 +38,9 @@ class FakeSandbox:
             actions.append(environment.solution())
         return actions
 
+    def forget(self, source: str) -> None:
+        """Keeps nothing."""
+
     def cpu_s(self) -> float:
         return self.used_s
 
@@ -57,11 +60,13 @@ class FakeSession:
         self.sandbox = sandbox
         self.environment = make_environment(source, max_turns)
         self.closed = False
+        self.first_info_empty = True
 
     def reset(self, seed: int) -> str:
         self.sandbox.note("reset", str(seed))
-        observation: str = self.environment.reset(seed)[0]
-        return observation
+        observation, info = self.environment.reset(seed)
+        self.first_info_empty = not info
+        return str(observation)
 
     def step(self, action: str) -> StepResult:
         self.sandbox.note("step", action)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -31,6 +31,22 @@ COUNTS_RESETS = ONE_TURN.replace('return " ".join(self.said)', 'return str(self.
 def table_of(source: str = TWO_TURNS, failures: dict[tuple[str, int], EndReason] | None = None) -> tuple[Table, FakeSandbox]:
     sandbox = FakeSandbox(failures)
     return Table(sandbox, source, 25), sandbox
+
+
+def test_info_of_any_reset_is_refused_of_the_first_as_of_the_last_on_one_object() -> None:
+    played, _ = table_of(ONE_TURN)
+    recorded = played.play(1, constant("a"))
+    tells_at_once = ONE_TURN.replace("+ str(seed), {}", '+ str(seed), {"answer": 1}')
+    tells_later = ONE_TURN.replace("+ str(seed), {}", "+ str(seed), {} if self.resets < 3 else {1: 1}")
+    ways: list[tuple[str, Callable[[Table], object]]] = [
+        (tells_at_once, lambda table: table.play(1, constant("a"))),
+        (tells_later, lambda table: table.repeat([recorded] * 3, GateRule.RESET)),
+        (tells_later, lambda table: table.play_each(["a"] * 3, [1], GateRule.SURVIVES)),
+    ]
+    for source, plays in ways:
+        with pytest.raises(Refused) as caught:
+            plays(table_of(source)[0])
+        assert caught.value.rule is GateRule.INFO
 
 
 def said(play: Play) -> list[str]:

@@ -88,7 +88,7 @@ def judge(
         raise GateInterrupted(str(end)) from end
     finally:
         if play_source:
-            _forget(sandbox, play_source)
+            sandbox.forget(play_source)
     return Verdict(
         admitted=not rule,
         rule=rule,
@@ -104,13 +104,6 @@ def judge(
         cpu_s=sandbox.cpu_s() + time.process_time() - cpu_s,
         wall_s=time.monotonic() - began_s,
     )
-
-
-def _forget(sandbox: Sandbox, play_source: str) -> None:
-    """Lets an engine that keeps a jail for each source end this one's."""
-    forget = getattr(sandbox, "forget", None)
-    if forget is not None:
-        forget(play_source)
 
 
 def _digest(text: str) -> str:

@@ -91,9 +91,7 @@ class Table:
         self._check_cpu()
         try:
             with self.sandbox.open(self.source, max_turns=self.max_turns, hash_seed=hash_seed) as session:
-                first = session.reset(seed)
-                if not getattr(session, "first_info_empty", True):
-                    raise Refused(GateRule.INFO, "reset's info holds something")
+                first = _begin(session, seed)
                 actions, steps = self._episode(session, first, policy)
                 play = Play(seed, tuple(actions), first, tuple(steps))
                 if beyond_end is not None and play.ended:
@@ -130,7 +128,7 @@ class Table:
 
     def _next_episode(self, session: Session, seed: int, actions: Sequence[str]) -> Play:
         self.plays += 1
-        first = session.reset(seed)
+        first = _begin(session, seed)
         done, steps = self._episode(session, first, scripted(actions))
         if not done:
             raise Refused(GateRule.ENDS, "an episode without room for one action")
@@ -165,9 +163,9 @@ class Table:
         again = []
         try:
             with self.sandbox.open(self.source, max_turns=self.max_turns) as session:
-                session.reset(recorded[-1].seed)
+                _begin(session, recorded[-1].seed)
                 for play in recorded:
-                    first = session.reset(play.seed)
+                    first = _begin(session, play.seed)
                     actions, steps = self._episode(session, first, scripted(play.actions))
                     again.append(Play(play.seed, tuple(actions), first, tuple(steps)))
         except SessionEnd as end:
@@ -217,6 +215,14 @@ class Table:
         if result.reward > 0:
             evidence = f"seed {seed}: a step after the episode's end paid {result.reward:g}: remember the end and pay 0"
             raise Refused(GateRule.AFTER_END, evidence, {"reward": result.reward})
+
+
+def _begin(session: Session, seed: int) -> str:
+    """The first observation of an episode. Raises Refused where reset's info tells something."""
+    first = session.reset(seed)
+    if not session.first_info_empty:
+        raise Refused(GateRule.INFO, f"seed {seed}: reset's info holds something")
+    return first
 
 
 def refusal(end: SessionEnd, where: str, rule: GateRule | None = None) -> Refused | GateInterrupted:

@@ -90,7 +90,10 @@ class Session(Protocol):
     """One episode's jailed environment object. Not for several threads at once.
 
     Every method but `close` blocks at most its limit and raises SessionEnd; after that every call raises the same end again.
+    `first_info_empty`: whether the last reset's info held nothing (the gate refuses one that does).
     """
+
+    first_info_empty: bool
 
     def reset(self, seed: int) -> str:
         """Begins an episode; gives the first observation. `seed` is in [0, 2**63)."""
@@ -121,6 +124,10 @@ class Sandbox(Protocol):
     def witness(self, source: str, seeds: Sequence[int]) -> list[list[str]]:
         """For each seed: a new object, reset, `solution()`; the actions. The whole file runs in a jail of its own, which ends
         with the call. Raises SessionEnd."""
+        ...
+
+    def forget(self, source: str) -> None:
+        """Lets go of what is kept for the sessions of a source: its user knows that no more will come. Never raises."""
         ...
 
     def cpu_s(self) -> float:

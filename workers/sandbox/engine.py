@@ -63,6 +63,8 @@ class NsjailSandbox:
         except BaseException:
             self._drop(jail)
             raise
+        finally:
+            self.fill()  # when the child lives: who waits for it waits for no other jail's start
 
     def witness(self, source: str, seeds: Sequence[int]) -> list[list[str]]:
         """See base.Sandbox. `solution` gets its own object for each seed."""
@@ -74,6 +76,7 @@ class NsjailSandbox:
                 return [session.solve(seed) for seed in seeds]
         finally:
             self._drop(jail)
+            self.fill()
 
     def cpu_s(self) -> float:
         """See base.Sandbox."""
@@ -82,14 +85,14 @@ class NsjailSandbox:
             return self._setup.launcher.cpu_s() + self._spent_cpu_s + sum(jail.cpu_s() for jail in self._live - untaken)
 
     def forget(self, source: str) -> None:
-        """Ends the zygotes of a source that no session uses: its user knows that no more will come."""
+        """See base.Sandbox: ends the zygotes of the source that no session uses."""
         digest = _digest(source)
         with self._lock:
             for key in [key for key, jail in self._zygotes.items() if key[0] == digest and not jail.busy]:
                 self._drop(self._zygotes[key])
 
     def fill(self) -> None:
-        """Starts the jails that are to be kept ready and are not. Blocks 2 ms a jail; they start up by themselves."""
+        """Has the jails started that are to be kept ready and are not; they start up by themselves."""
         with self._lock:
             for hash_seed, count in self._ready.items():
                 spares = self._spares.setdefault(hash_seed, deque())
@@ -138,7 +141,6 @@ class NsjailSandbox:
         spares = self._spares.get(hash_seed) if limits.memory_bytes == DEFAULT_LIMITS.memory_bytes else None
         jail = spares.popleft() if spares else self._start(hash_seed, limits)
         jail.load(source)
-        self.fill()
         return jail
 
     def _start(self, hash_seed: int, limits: Limits) -> Jail:

@@ -80,7 +80,7 @@ class Jail:
         self._control = frames.Channel(host, 1 << 12)
         try:
             with Path(os.devnull).open("r+b") as null:
-                self._id, self.pid = setup.launcher.start(
+                self._id = setup.launcher.start(
                     self._arguments(),
                     slot.group.procs_files() if slot.group else [],
                     slot.number,
@@ -105,6 +105,11 @@ class Jail:
             "--env", f"PYTHONHASHSEED={self.hash_seed}",
             "--", "/bin/python3", "-s", "-S", "-P", "-c", "from spade_runner import main; main()",
         ]  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        """nsjail's process id. Blocks until the launcher has forked it; raises SandboxError."""
+        return self._setup.launcher.pid(self._id)
 
     def load(self, source: str) -> None:
         """Sends the source. Raises SessionEnd where it can't be sent."""

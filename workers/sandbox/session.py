@@ -43,7 +43,6 @@ class EpisodeSession:
 
     def __init__(self, jail: Jail, max_turns: int, limits: Limits, on_close: Callable[[EpisodeSession, bool], None]) -> None:
         self.jail = jail
-        # whether reset's info held nothing: of interest to the gate alone
         self.first_info_empty = True
         self._limits = limits
         self._on_close = on_close
