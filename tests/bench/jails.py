@@ -82,7 +82,7 @@ class JailBench:
         self.nano = [(write_source(family, rng, family.sizes[0]), rng.choice(family.hints)) for family in FAMILIES.values()]
         sources = sorted((path.read_text() for path in ENVIRONMENTS.glob("*.py")), key=len)
         self.large = [(source, HINT) for source in sources[-LARGE:]]
-        self._judged = 0
+        self._judged = dict.fromkeys(("nano", "large"), 0)
 
     def close(self) -> None:
         """Ends everything."""
@@ -120,7 +120,8 @@ class JailBench:
         self.samples["packages in a jail"].append(_start(self.heavy, HEAVY))
 
     def settle(self) -> None:
-        """Until the jails to be kept ready have started, and the kernel has taken away the namespaces of those that have ended."""
+        """Waits until ready jails have started and the kernel is through with the namespaces of ended ones: what another measure
+        began is not to run beside the next."""
         for sandbox in (self.pool, self.gate):
             for spare in [jail for spares in sandbox._spares.values() for jail in spares]:
                 spare.status(0)
@@ -128,6 +129,7 @@ class JailBench:
 
     def episode_starts(self) -> None:
         """A child of a zygote that lives, against a plain fork."""
+        self.settle()
         for number in range(self.counts.steps // 4):
             self.samples["fork"].append(self.fork.ask(b"x"))
             began = time.perf_counter()
@@ -141,8 +143,7 @@ class JailBench:
         for number in range(self.counts.starts):
             with self.pool.open(PLAIN, max_turns=250) as session:  # fills the pool
                 session.reset(number)
-            for spare in [jail for spares in self.pool._spares.values() for jail in spares]:
-                spare.status(0)  # it has started
+            self.settle()
             began = time.perf_counter()
             session = self.pool.open(PLAIN, max_turns=250)
             session.reset(number)
@@ -153,6 +154,7 @@ class JailBench:
         """Steps, against an echo that is waited for with a timeout too."""
         with self.zygote.open(PLAIN, max_turns=250) as session:
             session.reset(1)
+            self.settle()
             for number in range(self.counts.steps):
                 self.samples["echo"].append(self.echo.ask(b"action %d" % number))
                 began = time.perf_counter()
@@ -194,8 +196,8 @@ class JailBench:
         """Whole judgements of good designs: CPU and wall time, with the jails' own whole lives."""
         for name, designs, count in (("nano", self.nano, self.counts.nano), ("large", self.large, self.counts.large)):
             for _ in range(count):
-                source, hint = designs[self._judged % len(designs)]
-                self._judged += 1
+                source, hint = designs[self._judged[name] % len(designs)]
+                self._judged[name] += 1
                 self.gate.fill()
                 time.sleep(READY_S)  # they stand ready: what their start has cost is spent, and is counted apart
                 started = sum(jail.cpu_s() for spares in self.gate._spares.values() for jail in spares)

@@ -31,14 +31,15 @@ class Row:
 def jail_rows(samples: Mapping[str, Sequence[float]]) -> list[Row]:
     """Every row of the targets' table, and the gate's cost."""
     mid = {name: median(values) for name, values in samples.items()}
-    steps = sorted(samples["step"])
+    spread = _spread(samples["step"])
     rows = [
         Row("fresh stdlib jail ready / python -I -S -c pass", mid["jail"] / mid["python"], 5),
         Row("jail + gymnasium + numpy / the same without jail", mid["packages in a jail"] / mid["packages"], 1.4),
         Row("zygote episode start / plain fork of a Python process", mid["episode start"] / mid["fork"], 2),
         Row("ready pool: hand-out + make + reset", mid["hand-out"] * 1e3, 5, "ms"),
         Row("full step / plain pipe echo, with host timeouts", mid["step"] / mid["echo"], 8),
-        Row("step p99 / p50", steps[min(len(steps) - 1, math.ceil(len(steps) * 0.99) - 1)] / mid["step"], 5),
+        Row("step p99 / p50", spread, 5),
+        Row("step p99 / p50, as a ratio to that of the plain pipe echo in turn with it", spread / _spread(samples["echo"])),
         Row("kill of a computing jail, p50", mid["kill"] * 1e3, 10, "ms"),
         Row("kill of a computing jail, most", max(samples["kill"]) * 1e3, 100, "ms"),
         Row("memory (PSS) a session at 64, stdlib, a jail each", mid["memory, jails"], 8, "MiB"),
@@ -58,6 +59,12 @@ def jail_rows(samples: Mapping[str, Sequence[float]]) -> list[Row]:
             Row(f"gate, {name} design: wall time, jails ready", mid[f"{name} wall"], unit="s"),
         ]
     return rows
+
+
+def _spread(values: Sequence[float]) -> float:
+    """The 99th percentile as a multiple of the median."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, math.ceil(len(ordered) * 0.99) - 1)] / median(ordered)
 
 
 def as_text(rows: Sequence[Row]) -> str:

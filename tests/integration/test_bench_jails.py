@@ -27,6 +27,24 @@ TARGETS = {
     "gate, large design: CPU, jails ready": 0.5,
 }
 
+SAMPLED = (
+    *(
+        "jail",
+        "python",
+        "python cpu",
+        "packages in a jail",
+        "packages",
+        "episode start",
+        "fork",
+        "hand-out",
+        "step",
+        "echo",
+        "kill",
+    ),
+    *("memory, jails", "memory, zygote", "memory, heavy jails", "memory, heavy zygote", "episode, fresh jail", "episode, zygote"),
+    *(f"{size} {what}" for size in ("nano", "large") for what in ("cpu", "warm cpu", "wall")),
+)
+
 
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:
@@ -49,6 +67,14 @@ def test_each_target_has_its_row(rows: list[Row], what: str) -> None:
         assert row.target == TARGETS[what]
         assert 0 < row.seen < math.inf
         assert f"| {row.what} |" in as_text(rows)
+
+
+def test_spread_of_steps_is_told_beside_that_of_the_plain_pipe() -> None:
+    values = [*[1.0] * 98, 5.0, 9.0]
+    samples = dict.fromkeys(SAMPLED, values) | {"echo": [*[2.0] * 98, 4.0, 9.0]}
+    seen = {row.what: row.seen for row in jail_rows(samples)}
+    assert seen["step p99 / p50"] == 5.0
+    assert next(seen[what] for what in seen if what.startswith("step p99 / p50, ")) == 2.5
 
 
 def test_missed_target_is_told_and_a_row_without_target_is_not() -> None:
