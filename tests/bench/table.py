@@ -58,6 +58,9 @@ def jail_rows(samples: Mapping[str, Sequence[float]]) -> list[Row]:
             Row(f"gate, {name} design: CPU / that of python -I -S -c pass", mid[f"{name} cpu"] / mid["python cpu"]),
             Row(f"gate, {name} design: wall time, jails ready", mid[f"{name} wall"], unit="s"),
         ]
+    rows.append(
+        Row("gate, nano design: CPU, jails ready, host and jails on one processor", mid["nano together warm cpu"], unit="s")
+    )
     return rows
 
 

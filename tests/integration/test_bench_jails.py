@@ -42,7 +42,7 @@ SAMPLED = (
         "kill",
     ),
     *("memory, jails", "memory, zygote", "memory, heavy jails", "memory, heavy zygote", "episode, fresh jail", "episode, zygote"),
-    *(f"{size} {what}" for size in ("nano", "large") for what in ("cpu", "warm cpu", "wall")),
+    *(f"{size} {what}" for size in ("nano", "nano together", "large") for what in ("cpu", "warm cpu", "wall")),
 )
 
 
