@@ -18,6 +18,7 @@ from infra.topics import create_topics
 from schemas.common import Record
 from schemas.settings import BrokerSettings
 from schemas.topics import Topic
+from tests import samplerkinds
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Reasoned exceptions to "warnings are errors"; and no test of chosen examples fails because the machine is busy."""
     settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("any machine")
+    samplerkinds.HEAD_SIZE = 32 if "vllm" in config.getoption("--samplers") else 16
     # kafka-python leaves the sockets of refused connection attempts to the garbage collector: seen while a test's broker is down
     config.addinivalue_line(
         "filterwarnings", r"ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning"

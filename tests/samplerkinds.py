@@ -13,6 +13,7 @@ from schemas.train import PolicyPublished
 from workers.samplers.base import Sampler
 from workers.samplers.transformers import TransformersSampler
 
+HEAD_SIZE = 16  # of the contract's small models; 32, the least that vLLM takes, where it is among the samplers (conftest.py)
 RUNNING: Final[dict[str, Sampler]] = {}
 
 

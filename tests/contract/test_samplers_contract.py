@@ -17,6 +17,7 @@ from infra.sampling import processed_logprobs
 from schemas.common import SamplingSettings, pack_floats, pack_ints, unpack_floats
 from schemas.errors import CanaryError, ModelError, SettingsError
 from schemas.train import Canary, PolicyPublished
+from tests import samplerkinds
 from tests.fakes.sampler import HashSampler
 from tests.samplerkinds import SWITCH, load_sampler
 from workers.samplers.base import Sampler, SampleRequest, SamplingInterrupted
@@ -60,7 +61,7 @@ def make_model(folder: Path, seed: int, family: str = "qwen3") -> Any:
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "head_dim": 32,  # the least that vLLM takes
+        "head_dim": samplerkinds.HEAD_SIZE,
         "max_position_embeddings": 128,
         "initializer_range": 0.3,  # peaked enough that truncation bites
     }
