@@ -11,6 +11,7 @@ from infra.kafka_clients import (
     make_admin,
     make_consumer,
     partition_of,
+    subscribe,
     unit_partition,
     unreachable,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "make_producer",
     "partition_of",
     "read_log",
+    "subscribe",
     "tell_deserted",
     "unit_partition",
     "unreachable",

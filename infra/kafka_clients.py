@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kafka import KafkaAdminClient, KafkaConsumer
+from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer
 from kafka.errors import KafkaError
 from kafka.partitioner.default import murmur2
 
@@ -123,9 +123,36 @@ def make_consumer(
         )
     except (KafkaError, OSError) as problem:
         raise unreachable(settings, problem) from problem
+    coordinator = consumer._coordinator  # nothing public reaches it; tests/integration/test_broker_clients.py notices a change
+    if coordinator is not None:
+        _finish_joins(coordinator)
     if topics:
-        consumer.subscribe([topic.wire for topic in topics])
+        subscribe(consumer, topics, settings)
     return consumer
+
+
+def _finish_joins(coordinator: Any) -> None:
+    """Makes a poll wait for a join that an earlier poll began, until it has ended.
+
+    kafka-python 3.0.12 asks whether a join is needed, not whether one is under way. Where a poll's time ends between the answers
+    to JoinGroup and SyncGroup, the leader of a rebalance that new metadata caused has taken note of the metadata already; the
+    next poll sees no need, nobody takes up the assignment, heartbeats stay off, and the consumer polls for ever with nothing.
+    """
+    is_needed = coordinator.need_rejoin
+    coordinator.need_rejoin = lambda: coordinator.rejoining or is_needed()
+
+
+def subscribe(
+    consumer: KafkaConsumer, topics: Sequence[Topic], settings: BrokerSettings, listener: ConsumerRebalanceListener | None = None
+) -> None:
+    """Subscribes, and learns the topics' partitions before the group is joined: else it is joined twice. Raises BrokerError."""
+    names = [topic.wire for topic in topics]
+    try:
+        consumer.subscribe(names, listener=listener)
+        for name in names:
+            consumer.partitions_for_topic(name)
+    except KafkaError as problem:
+        raise unreachable(settings, problem) from problem
 
 
 def count_partitions(consumer: KafkaConsumer, wire: str, settings: BrokerSettings) -> int:

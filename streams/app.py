@@ -90,24 +90,27 @@ async def _serve(
         asyncio.create_task(_watch_end(shell, found, context.broker)),
         asyncio.create_task(_watch_standstill(shell, found, context.broker)),
     ]
+    starting = asyncio.create_task(shell.app.start())  # waits for ever where the broker goes away in it
     try:
-        await shell.app.start()
         while not shell.stopped.is_set():
+            if starting.done():
+                starting.result()
             if shell.app.crash_reason is not None:
                 shell.fail(shell.app.crash_reason)
             await _wait(shell.stopped, POLL_STOP_S)
     finally:
         shell.stopped.set()
         await asyncio.gather(*watches, return_exceptions=True)
-        ended = await _end(shell)
+        ended = await _end(shell, starting)
         restore()
     return shell.failure, ended
 
 
-async def _end(shell: StageShell) -> bool:
+async def _end(shell: StageShell, starting: asyncio.Task[Any]) -> bool:
     """Stops Faust and the shell; False where something hangs, which is left to the end of the process."""
     ended, limit_s = True, GONE_LIMIT_S if isinstance(shell.failure, BrokerError) else STOP_LIMIT_S
-    for ending in (shell.app.stop(), shell.close()):
+    starting.cancel()
+    for ending in (asyncio.wait([starting]), shell.app.stop(), shell.close()):
         try:
             await asyncio.wait_for(ending, limit_s)
         except TimeoutError:

@@ -24,7 +24,7 @@ from kafka.errors import CommitFailedError, KafkaError, RebalanceInProgressError
 from kafka.structs import OffsetAndMetadata
 
 from infra.claims import from_bytes
-from infra.kafka import BrokerWatch, ControlReader, RecordProducer, make_consumer, make_producer, unreachable
+from infra.kafka import BrokerWatch, ControlReader, RecordProducer, make_consumer, make_producer, subscribe, unreachable
 from infra.ledger import Entry, Ledger
 from infra.runs import Run
 from infra.telemetry import count, get_logger
@@ -88,7 +88,7 @@ class UnitConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-py
 
     def run(self) -> None:
         """See the module."""
-        self._consumer.subscribe([topic.wire for topic in self._stage.topics], listener=self)
+        subscribe(self._consumer, self._stage.topics, self._broker, listener=self)
         log.info("waiting for work", stage=self._stage.name)
         with (
             make_producer(self._broker) as producer,

@@ -10,13 +10,14 @@ tried for STORE_LIMIT_S while the partitions are paused; then StoreError ends th
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import CommitFailedError, KafkaError
+from kafka.errors import CommitFailedError, KafkaError, RebalanceInProgressError
 from kafka.structs import OffsetAndMetadata
 
 from infra import telemetry
@@ -87,6 +88,7 @@ class MemorySink:
         self._producer: RecordProducer | None = None
         self._pending: dict[TopicPartition, Pending] = {}
         self._resume: dict[TopicPartition, int] = {}
+        self._uncommitted: dict[TopicPartition, int] = {}  # stored, and refused by the group
 
     def step(self, timeout_s: float = 0.2) -> int:
         """Reads what there is, stores what is due; the rows stored by this call."""
@@ -117,7 +119,7 @@ class MemorySink:
             return spare
         try:
             ends = self._consumer.end_offsets(parts)
-            return all(self._consumer.position(part) >= ends[part] for part in parts) and not self._pending
+            return all(self._consumer.position(part) >= ends[part] for part in parts) and not (self._pending or self._uncommitted)
         except KafkaError as problem:
             raise unreachable(self._broker, problem) from problem
 
@@ -225,18 +227,21 @@ class MemorySink:
         return pending.next
 
     def _commit(self, positions: dict[TopicPartition, int]) -> None:
-        own = {
-            part: OffsetAndMetadata(offset, "", -1) for part, offset in positions.items() if part in self._consumer.assignment()
-        }
-        if not own:
+        """Commits them, and what a rebalance refused before; what it refuses now waits for the next time."""
+        self._uncommitted.update(positions)
+        assigned = self._consumer.assignment()
+        self._uncommitted = {part: offset for part, offset in self._uncommitted.items() if part in assigned}
+        if not self._uncommitted:
             return
         try:
-            self._consumer.commit(own)
-        except CommitFailedError:
-            # The partitions went to another worker: it resumes behind what the store holds.
-            self._log.info("partitions moved before a commit", partitions=len(own))
+            self._consumer.commit({part: OffsetAndMetadata(offset, "", -1) for part, offset in self._uncommitted.items()})
+        except (CommitFailedError, RebalanceInProgressError):
+            # Who gets the partitions resumes behind what the store holds.
+            self._log.info("partitions moved before a commit", partitions=len(self._uncommitted))
         except KafkaError as problem:
             raise unreachable(self._broker, problem) from problem
+        else:
+            self._uncommitted = {}
 
     def _with_patience(self, ask: Any) -> Any:
         """Asks the store; while it is away, keeps the membership by polling paused partitions, up to the limit."""
@@ -253,15 +258,17 @@ class MemorySink:
                 pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def _wait_paused(self, seconds: float) -> None:
-        parts = list(self._consumer.assignment())
-        self._consumer.pause(*parts)
+        """Polls for the membership alone: partitions that come meanwhile are not paused yet, and what they give is put back."""
         end = self._clock.monotonic() + seconds
         try:
             while self._clock.monotonic() < end:
-                self._consumer.poll(timeout_ms=0)
+                self._consumer.pause(*self._consumer.assignment())
+                for part, messages in self._consumer.poll(timeout_ms=0).items():
+                    with contextlib.suppress(ValueError):  # not ours any more
+                        self._consumer.seek(part, messages[0].offset)
                 self._clock.sleep(0.1)
         finally:
-            self._consumer.resume(*[part for part in parts if part in self._consumer.assignment()])
+            self._consumer.resume(*self._consumer.assignment())
 
 
 def stored_offsets(store: Store, run_id: str) -> dict[tuple[str, int], int]:

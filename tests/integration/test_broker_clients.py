@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka import KafkaProducer
@@ -122,6 +125,47 @@ def test_a_group_starts_at_the_beginning_and_goes_on_behind_its_commit(broker_se
             seen.append({name for name in (f"{run_id}-0", f"{run_id}-1") if any(name.encode() in value for value in values)})
             producer.send_all([(Topic.RUN_ENDING, ending(run_id, 1))])
     assert seen == [{f"{run_id}-0"}, {f"{run_id}-1"}]
+
+
+def test_a_join_is_finished_also_where_a_poll_ends_between_its_two_answers(broker_settings: BrokerSettings, run_id: str) -> None:
+    consumer = make_consumer(broker_settings, f"group-{run_id}", [Topic.RUN_ENDING], session_timeout_s=6)
+    coordinator = consumer._coordinator
+    joins: list[float] = []
+    assign = coordinator._perform_assignment
+
+    def assign_slowly(*args: Any, **kwargs: Any) -> Any:
+        found = assign(*args, **kwargs)
+        joins.append(time.monotonic())
+        time.sleep(0.5)  # several polls end meanwhile
+        return found
+
+    def polls_until(reached: Callable[[], bool]) -> bool:
+        end = time.monotonic() + 30
+        while not reached() and time.monotonic() < end:
+            consumer.poll(timeout_ms=20)
+        return reached()
+
+    try:
+        assert polls_until(lambda: len(consumer.assignment()) == PARTITIONS)
+        coordinator._perform_assignment = assign_slowly
+        coordinator._assignment_snapshot = {}  # as when the topics' metadata have changed since
+        assert polls_until(lambda: bool(joins))
+        assert polls_until(lambda: coordinator.stable() and not coordinator.rejoining)
+        assert len(consumer.assignment()) == PARTITIONS
+    finally:
+        consumer.close()
+
+
+def test_a_group_is_joined_once_with_the_partitions_that_there_are(broker_settings: BrokerSettings, run_id: str) -> None:
+    consumer = make_consumer(broker_settings, f"group-{run_id}", [Topic.RUN_ENDING, Topic.RUN_STARTED])
+    try:
+        end = time.monotonic() + 30
+        while not consumer.assignment() and time.monotonic() < end:
+            consumer.poll(timeout_ms=50)
+        assert len(consumer.assignment()) == 2 * PARTITIONS
+        assert consumer._coordinator._generation.generation_id == 1
+    finally:
+        consumer.close()
 
 
 def test_a_password_file_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from kafka import KafkaProducer
 
 from infra.clickhouse import ClickHouseStore, StoreAwayError, connect
-from infra.kafka import make_admin, make_producer
+from infra.kafka import make_admin, make_consumer, make_producer
 from infra.local.store import LocalStore
 from infra.memory import rank_candidates, wait_for_generation
 from infra.migrate import migrate
@@ -175,6 +176,48 @@ def test_a_store_that_comes_back_within_the_limit_loses_nothing_and_one_that_doe
         client.close()
     finally:
         local.stop()
+
+
+def test_what_comes_with_new_partitions_while_the_store_is_away_is_stored_too(
+    broker_settings: BrokerSettings, client: ClickHouseStore, run_id: str
+) -> None:
+    class Away(ClickHouseStore):
+        """Away until the sink has got the other member's partitions and polled them for some seconds."""
+
+        tried = 0
+
+        def insert(self, table: str, columns: object, rows: object, *, token: str = "") -> None:
+            self.tried += 1
+            if self.tried == 1:
+                other.close()
+            if self.tried < 5:
+                raise StoreAwayError("away", "Wait")
+            super().insert(table, columns, rows, token=token)  # type: ignore[arg-type]  # passed on as they came
+
+    sink = MemorySink(broker_settings, Away(client.address), run_id)
+    other = make_consumer(broker_settings, f"spade-memory-{run_id}", list(Topic))
+    polling = threading.Event()
+    polling.set()
+    second = threading.Thread(target=lambda: [other.poll(timeout_ms=50) for _ in iter(polling.is_set, False)])
+    second.start()
+    try:
+        end = time.monotonic() + 60
+        while not other.assignment() or not sink._consumer.assignment() or other.assignment() & sink._consumer.assignment():
+            assert time.monotonic() < end, "the group does not form"
+            sink.step()
+    finally:
+        polling.clear()
+        second.join(30)
+    mine, theirs = (
+        min(part.partition for part in member.assignment() if part.topic == Topic.POLICY_PUBLISHED.wire)
+        for member in (sink._consumer, other)
+    )
+    with make_producer(broker_settings) as producer:
+        for record, partition in zip(_policies(run_id, 2), (mine, theirs), strict=True):
+            producer.send(Topic.POLICY_PUBLISHED, record, partition=partition)
+    work(sink)
+    sink.close()
+    assert stored(client, run_id)["policies"] == 2
 
 
 def test_a_generation_is_in_memory_when_every_members_rows_are(

@@ -135,19 +135,23 @@ class Processes:
     """The stages' processes, ended by id."""
 
     def __init__(self, broker: BrokerSettings, run_id: str, folder: Path, dsn: str) -> None:
-        self._context = ProcessContext(broker=broker, run_id=run_id, store_dsn=dsn).model_dump_json()
+        self.context = ProcessContext(broker=broker, run_id=run_id, store_dsn=dsn)
         self._folder = folder
         self.started: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, what: str, name: str = "") -> None:
         with (self._folder / f"{name or what}.log").open("ab") as log:
             self.started[name or what] = subprocess.Popen(
-                [sys.executable, "-c", SERVE, what, self._context], stdout=log, stderr=log, env=os.environ
+                [sys.executable, "-c", SERVE, what, self.context.model_dump_json()], stdout=log, stderr=log, env=os.environ
             )
 
     def kill(self, name: str) -> None:
         self.started[name].send_signal(signal.SIGKILL)
         assert self.started[name].wait(10) == -signal.SIGKILL
+
+    def stop(self, name: str) -> None:
+        self.started[name].terminate()
+        assert self.started[name].wait(60) is not None
 
     def told(self, name: str) -> str:
         return (self._folder / f"{name}.log").read_text()[-3000:]
