@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from infra.sourcetext import PERMUTATIONS
 from schemas import ids
 from schemas.design import EnvRejected, EnvValidated, Member, MissingSlot, Probe, RejectedDesign, SlotsClosed
 from schemas.settings import Recipe
@@ -29,7 +30,9 @@ class Signatures:
         self._by_env: dict[str, Signature] = {}
 
     def note(self, validated: EnvValidated) -> None:
-        """Keeps a design's signature, 1 KB each."""
+        """Keeps a design's signature, 1 KB each; one of another length, which no gate of ours wrote, tells nothing."""
+        if len(validated.signature) != PERMUTATIONS:
+            return
         self._by_env.setdefault(validated.env_id, np.asarray(validated.signature, dtype=np.uint64))
 
     def close(self, slots: SlotsClosed) -> None:
@@ -115,7 +118,8 @@ def _select_members(
         repeats = repeats if similarity >= REPEAT_SIMILARITY else ""
         members.append(_member(verdict, similarity, repeats, identical=code in digests))
         digests.add(code)
-        current[verdict.env_id] = signature
+        if len(signature):
+            current[verdict.env_id] = signature
     return members, duplicates
 
 

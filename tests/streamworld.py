@@ -14,6 +14,7 @@ from typing import Any
 
 from infra.kafka import partition_of, unit_partition
 from infra.selection import BEST, HARD, Candidate, choose_probes
+from infra.sourcetext import PERMUTATIONS
 from schemas import ids
 from schemas.common import Record, Reference, SamplingSettings, Span, version_span
 from schemas.design import DesignRequested, Document, EnvProposed, EnvRejected, EnvValidated
@@ -139,7 +140,7 @@ def _verdict(request: DesignRequested, place: int, shares: Shares) -> Record:
         event_id=ids.event_id("validated", slot.env_id),
         full_source=common["source"],
         source_digest=str(slot.slot % 4),
-        signature=[slot.slot % 4] * 8,
+        signature=[slot.slot % 4] * PERMUTATIONS,
         witness_min_return=1.0,
         witness_mean_return=1.0,
         reward_min=0.0,

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from infra.sourcetext import PERMUTATIONS
 from schemas.common import Record
 from schemas.design import DesignRequested, Document, EnvProposed, EnvRejected, EnvValidated, MemoryLine, SlotsClosed
 from schemas.run import RunEnding
@@ -151,6 +152,18 @@ def test_duplicates_of_closed_generations_count_up_to_the_memory_lag_only() -> N
     third = closed_in(driver.accept(*verdicts(requests_in(driver.open(2)), SOUND)))
     assert (third.members, len(third.duplicates)) == ([], 6)
     assert third.rejected_by_rule == {"duplicate": 6}
+
+
+def test_a_signature_of_another_length_repeats_nobody_and_stops_nothing() -> None:
+    driver = Driver(small_recipe(design__duplicate="drop", schedule__steps=12))
+    driver.begin(*[policy("run", version) for version in range(1, 9)])
+    for generation in range(3):  # the third is compared with the first
+        judged = verdicts(requests_in(driver.open(generation)), SOUND)
+        forged = [[], [0] * 63, [0] * 65, *[[0] * PERMUTATIONS] * 3]
+        given = [msgspec.structs.replace(one, signature=mark) for one, mark in zip(judged, forged, strict=True)]
+        closed = closed_in(driver.accept(*given))
+        assert [member.slot for member in closed.members][:3] == [0, 1, 2]
+        assert len(closed.duplicates) == (3 if generation == 2 else 2)
 
 
 def test_signatures_of_earlier_generations_come_from_the_log_after_a_restart() -> None:

@@ -39,7 +39,9 @@ class Shell:
         self.stopped.set()
 
 
-@pytest.mark.parametrize("cause", [BrokerError("broker b has been away for 1 s", "Start it again"), None], ids=["broker", "signal"])
+@pytest.mark.parametrize(
+    "cause", [BrokerError("broker b has been away for 1 s", "Start it again"), None], ids=["broker", "signal"]
+)
 def test_a_stage_whose_start_hangs_ends_with_the_cause(monkeypatch: pytest.MonkeyPatch, cause: BrokerError | None) -> None:
     made: list[Shell] = []
 
