@@ -20,6 +20,23 @@ from schemas.settings import BrokerSettings
 from schemas.topics import Topic
 from tests import samplerkinds
 
+LONGEST = (  # the longest first
+    "kill_each_kind",
+    "one_by_one",
+    "smollm2",
+    "outages",
+    "end_to_end",
+    "free_run",
+    "workers_loop",
+    "streams_loop",
+    "trainer_loop",
+    "memory_sink",
+    "trainer_engine",
+    "nano_model",
+    "migrations",
+    "chat_run",
+)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -39,6 +56,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "filterwarnings", r"ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning"
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take minutes come first: else the last of them runs alone while the other workers have nothing left."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem.removeprefix("test_"), len(places)))
 
 
 @pytest.fixture(scope="session")

@@ -45,6 +45,9 @@ class ScriptedClient:
     def subscribe(self, topics: list[str], listener: ConsumerRebalanceListener) -> None:
         self.listener = listener
 
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        return {PLACE.partition}
+
     def give(self, *places: TopicPartition) -> None:
         """A rebalance as kafka-python does it: what stays keeps its position, what is new has none."""
         assert self.listener is not None
