@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.12.0
 STAMP := $(VENV)/.installed
-TEST_WORKERS ?= 3
+TEST_WORKERS ?= 2
 VLLM ?= cpu
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed-$(VLLM)
@@ -60,7 +60,7 @@ tools:
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium-headless-shell prometheus; }
 
 test: lint tools
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 
 test-vllm: install-vllm
 	$(VLLM_VENV)/bin/python -m pytest --samplers vllm tests/contract/test_samplers_contract.py

@@ -19,22 +19,15 @@ from schemas.common import Record
 from schemas.settings import BrokerSettings
 from schemas.topics import Topic
 from tests import samplerkinds
+from tests.tinyrun import TinyRun, make_tiny_run
 
-LONGEST = (  # the longest first
+LONG_RUNS = (  # whole runs and trainings, which take all cores: one after another, beside all other tests
     "kill_each_kind",
+    "end_to_end",
     "one_by_one",
     "smollm2",
     "outages",
-    "end_to_end",
     "free_run",
-    "workers_loop",
-    "streams_loop",
-    "trainer_loop",
-    "memory_sink",
-    "trainer_engine",
-    "nano_model",
-    "migrations",
-    "chat_run",
 )
 
 
@@ -58,10 +51,20 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take minutes come first: else the last of them runs alone while the other workers have nothing left."""
-    places = {name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path.stem.removeprefix("test_"), len(places)))
+    """What one worker of pytest-xdist runs together: a file, and LONG_RUNS, which come first."""
+    long, rest = "long runs", len(LONG_RUNS)
+    places = {f"test_{name}": place for place, name in enumerate(LONG_RUNS)}
+    items.sort(key=lambda item: places.get(item.path.stem, rest))
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(long if item.path.stem in places else str(item.path)))
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
+    """A finished run of the recipe `tiny`. Shared: whoever starts its broker or store again ends them."""
+    return make_tiny_run(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="session")

@@ -28,10 +28,10 @@ from schemas.score import EnvScored, GenerationClosed
 from schemas.settings import BrokerSettings
 from schemas.topics import Topic
 from schemas.train import BatchReady, PolicyPublished, StepFinished
+from tests.tinyrun import STEPS, TinyRun
 
 pytestmark = pytest.mark.integration
 LIMIT_S = 900
-STEPS = 4
 
 
 @dataclass
@@ -73,22 +73,13 @@ def read_everything(address: str) -> dict[Topic, list[Record]]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
-    folder = tmp_path_factory.mktemp("tiny") / "run"
-    answer = subprocess.run(
-        [sys.executable, "-P", "-m", "infra.cli", "run", "tiny", "--dir", str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    logs = "\n".join(f"{log.name}: {log.read_text()[-600:]}" for log in sorted((folder / "logs").glob("*.log")))
-    assert answer.returncode == 0, f"{answer.stdout}\n{answer.stderr}\n{logs}"
+def finished(tiny_run: TinyRun) -> Iterator[Finished]:
+    folder = tiny_run.folder
     broker, store = LocalBroker.start(folder / "broker"), LocalStore.start(folder / "store")
     try:
         records = read_everything(broker.address)
         client = connect(store.dsn)
-        yield Finished(records, client, records[Topic.RUN_STARTED][0].run_id, folder, answer.stdout, store.dsn)
+        yield Finished(records, client, records[Topic.RUN_STARTED][0].run_id, folder, tiny_run.output, store.dsn)
         client.close()
     finally:
         store.stop()

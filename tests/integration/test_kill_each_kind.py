@@ -13,7 +13,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -39,11 +38,9 @@ from schemas.score import EnvScored
 from schemas.settings import BrokerSettings
 from schemas.topics import Topic
 from schemas.train import BatchReady, PolicyPublished, StepFinished
+from tests.tinyrun import RUN_ID, RUN_LIMIT_S, STEPS, TinyRun, command, environment, options, spade_run
 
 pytestmark = pytest.mark.integration
-RUN_ID = "kill-each-kind"
-STEPS = 5
-RUN_LIMIT_S = 900.0
 BUSY_LIMIT_S = 900.0
 COMMAND_LIMIT_S = 300.0
 WORKERS = ("work design", "work validate", "work rollout")
@@ -63,21 +60,6 @@ STORED = {
     "policies": (Topic.POLICY_PUBLISHED,),
 }
 Place = tuple[str, int, int]
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-P", "-m", "infra.cli", "run", *arguments]
-
-
-def environment(home: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SPADE_") or name == "SPADE_CACHE"}
-    return {**kept, "SPADE_STATE": str(home / "state"), "PYTHONUNBUFFERED": "1"}
-
-
-def spade_run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), env=environment(home), capture_output=True, text=True, timeout=RUN_LIMIT_S, check=False
-    )
 
 
 @dataclass
@@ -298,18 +280,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def calm(home: Path) -> Left:
-    folder = home / "calm"
-    answer = spade_run(home, "tiny", "--id", RUN_ID, "--dir", str(folder), "--set", f"schedule.steps={STEPS}")
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    return read_left(folder)
+def calm(tiny_run: TinyRun) -> Left:
+    return read_left(tiny_run.folder)
 
 
 @pytest.fixture(scope="module")
 def run(home: Path, calm: Left) -> Iterator[Disturbed]:
     """The disturbed run, at its end; `calm` first, so that the two don't share the cores."""
     disturbed = Disturbed(home / "disturbed", home / "said", home)
-    disturbed.start("tiny", "--id", RUN_ID, "--dir", str(disturbed.folder), "--set", f"schedule.steps={STEPS}")
+    disturbed.start(*options(disturbed.folder))
     try:
         disturbed.kill_all((*CHILDREN, *SERVICES))
         refused = spade_run(home, "--resume", str(disturbed.folder))
