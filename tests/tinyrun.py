@@ -1,4 +1,4 @@
-"""An undisturbed run of the recipe `tiny`, as a user starts it: looked at by itself, and beside one whose processes are killed."""
+"""An undisturbed run of the recipe `tiny`, as users start it: looked at by itself, and beside one whose processes are killed."""
 
 from __future__ import annotations
 
