@@ -60,7 +60,7 @@ tools:
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium-headless-shell prometheus; }
 
 test: lint tools
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --no-loadscope-reorder
 
 test-vllm: install-vllm
 	$(VLLM_VENV)/bin/python -m pytest --samplers vllm tests/contract/test_samplers_contract.py

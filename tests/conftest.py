@@ -10,6 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from infra.local.broker import LocalBroker
 from infra.local.store import LocalStore
@@ -22,12 +23,12 @@ from tests import samplerkinds
 from tests.tinyrun import TinyRun, make_tiny_run
 
 LONG_RUNS = (  # whole runs and trainings, which take all cores: one after another, beside all other tests
-    "kill_each_kind",
-    "end_to_end",
-    "one_by_one",
-    "smollm2",
-    "outages",
-    "free_run",
+    "test_kill_each_kind",
+    "test_end_to_end",
+    "test_one_by_one",
+    "test_smollm2",
+    "test_outages",
+    "test_free_run",
 )
 
 
@@ -51,14 +52,23 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-@pytest.hookimpl(tryfirst=True)
+class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist ships no types
+    """What one worker of pytest-xdist runs together: a file, and LONG_RUNS."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        return "long runs" if Path(file).stem in LONG_RUNS else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    """Who shares the tests out."""
+    return ByFile(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What one worker of pytest-xdist runs together: a file, and LONG_RUNS, which come first."""
-    long, rest = "long runs", len(LONG_RUNS)
-    places = {f"test_{name}": place for place, name in enumerate(LONG_RUNS)}
-    items.sort(key=lambda item: places.get(item.path.stem, rest))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(long if item.path.stem in places else str(item.path)))
+    """LONG_RUNS come first, in their order."""
+    items.sort(key=lambda item: LONG_RUNS.index(item.path.stem) if item.path.stem in LONG_RUNS else len(LONG_RUNS))
 
 
 @pytest.fixture(scope="session")
