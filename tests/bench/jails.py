@@ -79,7 +79,7 @@ class JailBench:
         self.heavy = _open("fresh", packages=PACKAGES)
         self.heavy_zygote = _open("zygote", packages=PACKAGES)
         self.gate = _open("zygote", ready=JAILS_OF_A_JUDGEMENT)
-        self.echo, self.fork = peers.Peer(peers.ECHO), peers.Peer(peers.FORK)
+        self.echo, self.fork, self.work = peers.Peer(peers.ECHO), peers.Peer(peers.FORK), peers.Peer(peers.WORK)
         rng = Random(7)
         self.nano = [(write_source(family, rng, family.sizes[0]), rng.choice(family.hints)) for family in FAMILIES.values()]
         sources = sorted((path.read_text() for path in ENVIRONMENTS.glob("*.py")), key=len)
@@ -92,6 +92,7 @@ class JailBench:
             sandbox.close()
         self.echo.close()
         self.fork.close()
+        self.work.close()
 
     def run(self, tell: Callable[[str], None]) -> None:
         """All rounds, then memory."""
@@ -195,14 +196,18 @@ class JailBench:
                     session.step(str(turn))
 
     def judgements(self) -> None:
-        """Whole judgements of good designs: CPU and wall time, with the jails' own whole lives. Nano designs also with host and
-        jails on one processor: they take turns, so what more they cost apart is the price of waking each other across."""
+        """Whole judgements of good designs: CPU and wall time, with the jails' own whole lives. Nano designs also beside work
+        that keeps memory and a processor in use, as trainer and samplers do in a run; and with host and jails on one processor:
+        they take turns, so what more they cost apart is the price of waking each other across."""
         for name, designs, count in (("nano", self.nano, self.counts.nano), ("large", self.large, self.counts.large)):
             for _ in range(count):
                 source, hint = designs[self._judged[name] % len(designs)]
                 self._judged[name] += 1
                 self._judge(name, source, hint)
                 if name == "nano":
+                    self.work.ask(b"b")
+                    self._judge(f"{name} beside work", source, hint)
+                    self.work.ask(b"e")
                     self._judge(f"{name} together", source, hint, together=True)
 
     def _judge(self, name: str, source: str, hint: str, *, together: bool = False) -> None:

@@ -27,7 +27,7 @@ from infra.runs import Run, find_folder, tokenizer_digest
 from schemas import ids
 from schemas.common import Record, Reference
 from schemas.run import RunStarted
-from schemas.settings import ProcessContext, Recipe
+from schemas.settings import BrokerSettings, ProcessContext, Recipe
 from schemas.topics import BY_RECORD, Topic, key_of
 from schemas.train import PolicyPublished
 from streams.design import DesignJoin
@@ -56,6 +56,16 @@ class HeldPolicies:
         wanted = self._published[version]
         if (self._sampler.policy_version, self._sampler.policy_digest) != (version, wanted.digest):
             self._sampler.load(wanted, self._store.fetch(wanted))
+
+
+class NoBroker:
+    """Takes the place of infra.kafka.BrokerWatch: there is no broker that could go away."""
+
+    def __init__(self, _settings: BrokerSettings) -> None:
+        self.away, self.cause = False, ""
+
+    def check(self) -> None:
+        """Nothing to ask."""
 
 
 class OneProcess:
@@ -114,7 +124,10 @@ class OneProcess:
             self._carry(join, join.recover([]))
         checkpoints = CheckpointStore(self._folder / "checkpoints")
         try:
-            with mock.patch("trainer.loop.fetch", lambda _broker, references: self.fetch(references)):  # the log is a list
+            with (
+                mock.patch("trainer.loop.fetch", lambda _broker, references: self.fetch(references)),  # the log is a list
+                mock.patch("trainer.loop.BrokerWatch", NoBroker),
+            ):
                 Trainer(ProcessContext(), self.run, self, self, checkpoints, threading.Event()).run()  # type: ignore[arg-type] # reader and producer
         finally:
             for jail in self._jails:

@@ -1,6 +1,7 @@
-"""What jails are measured against: a bare interpreter, a plain fork, an echo over pipes. Each is a process of this interpreter.
+"""What jails are measured against: a bare interpreter, a plain fork, an echo over pipes, work beside them.
 
-Who calls: jails.py. Every method blocks for the milliseconds that it measures; a peer that does not answer ends in TimeoutError.
+Each is a process of this interpreter. Who calls: jails.py. Every method blocks for the milliseconds that it
+measures; a peer that does not answer ends in TimeoutError.
 """
 
 from __future__ import annotations
@@ -30,6 +31,23 @@ while os.read(0, 1):
         os.write(1, b'x')
         os._exit(0)
     os.waitpid(pid, 0)
+"""
+# from "b" to the next byte: takes memory, writes a byte into each page, gives it back, and again, at the lowest priority
+WORK: Final = """
+import mmap, os, select
+os.nice(19)
+busy = False
+while True:
+    if select.select([0], [], [], 0 if busy else None)[0]:
+        text = os.read(0, 1)
+        if not text:
+            break
+        busy = text == b'b'
+        os.write(1, b'x')
+    if busy:
+        with mmap.mmap(-1, 1 << 25) as held:
+            for place in range(0, len(held), 4096):
+                held[place] = 1
 """
 
 

@@ -23,7 +23,8 @@ TARGETS = {
     "memory (PSS) a session at 64, stdlib": 8,
     "memory (PSS) a session at 64, gymnasium": 25,
     "episodes of 20 steps a second": 4,
-    "gate, nano design: CPU, jails ready": 0.15,
+    "gate, nano design: CPU, jails ready, beside work": 0.15,
+    "gate, nano design: CPU, jails ready, nothing beside": 0.15,
     "gate, large design: CPU, jails ready": 0.5,
 }
 
@@ -42,7 +43,11 @@ SAMPLED = (
         "kill",
     ),
     *("memory, jails", "memory, zygote", "memory, heavy jails", "memory, heavy zygote", "episode, fresh jail", "episode, zygote"),
-    *(f"{size} {what}" for size in ("nano", "nano together", "large") for what in ("cpu", "warm cpu", "wall")),
+    *(
+        f"{case} {what}"
+        for case in ("nano", "nano beside work", "nano together", "large")
+        for what in ("cpu", "warm cpu", "wall")
+    ),
 )
 
 
