@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from schemas.common import SamplingSettings
 from schemas.errors import SettingsError
@@ -180,9 +180,29 @@ class TrainSettings(Settings):
     micro_batch_tokens: int = Field(default=16384, ge=64)
     """Most padded tokens of one forward pass."""
     minibatches: int = Field(default=1, ge=1)
+    packing: Literal["padded", "packed"] = "padded"
+    """How samples share a pass: in rows filled up to the longest, or one after another in one row, each seeing only itself."""
+    activation_checkpointing: bool = False
+    """Keep only each layer's input for the backward pass and compute the rest again: less memory, a third more work."""
     zero_stage: int = Field(default=1, ge=0, le=3)
+    """What is spread over the trainer's processes: optimizer (1), gradients too (2), weights too (3)."""
+    offload: Literal["none", "optimizer", "all"] = "none"
+    """What of the trainer's state stays in main memory: nothing, the optimizer (zero_stage 1 and up), weights too (3)."""
+    processes: int = Field(default=1, ge=1, le=1024)
+    """Processes that share each step on the trainer's machine; one a GPU."""
+    rank_deadline_s: float = Field(default=1800, gt=0)
+    """How long one of several processes waits for the others within a step, before the trainer stops with the cause."""
+    device: Literal["cpu", "cuda"] = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"
+    lora_rank: int = Field(default=0, ge=0)
+    """Rank of the low-rank adapters that are trained in place of the weights, which stay as they are; 0: the weights themselves.
+    What is published is merged."""
+    lora_alpha: float = Field(default=32, gt=0)
+    """Adapters count lora_alpha / lora_rank."""
+    lora_targets: tuple[str, ...] = Field(default=("all-linear",), min_length=1)
+    """Names of the layers with adapters, such as q_proj; all-linear: every linear layer but the output."""
     threads: int = Field(default=1, ge=1)
+    """Torch threads of each trainer process."""
     checkpoint_every: Literal[1] = 1
     keep_policies: int = Field(default=4, ge=2)
     """Policies kept beyond those that open work names."""
@@ -192,6 +212,24 @@ class TrainSettings(Settings):
     """Non-finite steps in a row before the run stops."""
     batch_deadline_s: float = Field(default=3600, gt=0)
     """Longest wait for a batch."""
+
+    @field_validator("dtype", mode="before")
+    @classmethod
+    def _no_halves(cls, value: object) -> object:
+        if value in ("float16", "fp16", "half"):
+            raise ValueError(
+                f"{value} is refused: gradients of a policy underflow in it, and scaling the loss would make steps depend on the "
+                "past; bfloat16 is as small"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.offload == "optimizer" and not self.zero_stage:
+            raise ValueError('offload = "optimizer" needs zero_stage 1 or more: below, the optimizer steps the weights in place')
+        if self.offload == "all" and self.zero_stage < 3:
+            raise ValueError(f'offload = "all" needs zero_stage 3, which alone can move weights, not {self.zero_stage}')
+        return self
 
 
 class MemorySettings(Settings):

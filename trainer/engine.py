@@ -1,35 +1,39 @@
 """The DeepSpeed engine of the trainer: one call is one step over a whole batch, its state goes in and out as plain tensors.
 
-In: a policy's folder and TrainSettings; trajectories. Out: a StepOutcome; weights and optimizer state. Called by trainer/loop.
-The gradient is that of the batch's loss however it is cut: each micro batch's share is weighted by the batch's own counts and
-accumulated, DeepSpeed steps once (managed_gradient_accumulation off). A non-finite loss or gradient is not applied. Nothing here
-waits for anything but the computation. One process: data-parallel trainers need the batch split by rank, which is not written.
+In: a policy's folder and TrainSettings; trajectories. Out: a StepOutcome; weights and optimizer state. Called by trainer/loop,
+and in further processes by trainer/follower. The gradient is that of the batch's loss however it is cut: each micro batch's share
+is weighted by the batch's own counts and accumulated, DeepSpeed steps once (managed_gradient_accumulation off). A non-finite loss
+or gradient is not applied. Where several processes share a step, each calls the same methods with the same arguments in the same
+order, trains its part of the batch (trainer/shares), and gets the whole's outcome; what comes out as tensors is whole in rank 0.
+Nothing here waits for anything but the computation, and then for the other processes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import os
 import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import distributed
 
 from schemas.common import SamplingSettings
-from schemas.errors import SettingsError
 from schemas.settings import TrainSettings
 from schemas.train import AGENT, DESIGNER, RoleStats
+from trainer.adapters import adapted_layer, add_adapters, is_adapter, merged, plain_name
+from trainer.attention import use_packed_attention
 from trainer.loss import LossRule, role_weights, token_loss
 from trainer.model import PLAIN, PolicyModule, action_logprobs, load_language_model, text_logprobs
 from trainer.packing import MicroBatch, Trajectory, pack
-from trainer.tally import RoleTally, open_tallies
+from trainer.shards import FromLead, Shard, find_shards, gather, put_back
+from trainer.tally import RoleTally, add_up, open_tallies
+from trainer.zero import gathered, known_warnings, start_deepspeed
 
-MASTER, WEIGHT, RANDOM = "master", "weight", "random"
+WEIGHT, RANDOM = "weight", "random"
 
 
 @dataclass
@@ -65,12 +69,44 @@ class TrainEngine:
         self._scale = {AGENT: 1.0, DESIGNER: settings.designer_weight}
         self._reference: PolicyModule | None = None
         if settings.kl_beta > 0:
-            self._reference = PolicyModule(load_language_model(reference or folder, settings.dtype))
-        self.language_model = load_language_model(folder, settings.dtype)
-        self._names = [name for name, _ in self.language_model.named_parameters()]
-        self._parameters = [parameter for _, parameter in self.language_model.named_parameters()]
+            self._reference = PolicyModule(self._load(reference or folder)).to(settings.device)
+        self.language_model = self._load(folder)
+        if settings.lora_rank:
+            add_adapters(self.language_model, settings)
+        self._named = list(self.language_model.named_parameters())
+        self._trained = [(name, parameter) for name, parameter in self._named if parameter.requires_grad]
         self._engine = start_deepspeed(PolicyModule(self.language_model), settings)
-        self.language_model.eval()  # no dropout: the sampler had none
+        self._world, self._rank = distributed.get_world_size(), distributed.get_rank()
+        if self._world > 1 and self._is_plain:
+            self._engine.enable_backward_allreduce = False  # it is done here, so that the step can still be refused
+        self._quieten()
+
+    def _load(self, folder: Path) -> Any:
+        model = load_language_model(folder, self.settings.dtype)
+        if self.settings.packing == "packed":
+            use_packed_attention(model)
+        return model
+
+    def _quieten(self) -> None:
+        """No dropout: the sampler had none. Transformers checkpoints activations in training mode only."""
+        self.language_model.eval()
+        if not self.settings.activation_checkpointing:
+            return
+        self.language_model.gradient_checkpointing_enable({"use_reentrant": False})
+        self.language_model.train()
+        for module in self.language_model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+            if hasattr(module, "attention_dropout"):
+                module.attention_dropout = 0.0
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether torch's optimizer steps the parameters themselves."""
+        return self.settings.zero_stage == 0 and self.settings.dtype == "float32"
+
+    def check(self) -> None:
+        """Raises TrainingError where another process of the trainer has ended; alone there is none."""
 
     def train(
         self, trajectories: Sequence[Trajectory], table: Sequence[SamplingSettings], between: Callable[[], None] = lambda: None
@@ -82,12 +118,15 @@ class TrainEngine:
         outcome = StepOutcome()
         tallies = open_tallies(trajectories)
         parts = min(self.settings.minibatches, max(len(trajectories), 1))
-        before = self.state() if parts > 1 else {}
+        before = TrainEngine.state(self) if parts > 1 else {}
         table = table if self.settings.logits == "sampler" else [PLAIN] * len(table)
         micros = [self._pack(trajectories, range(part, len(trajectories), parts)) for part in range(parts)]
         old = self._start_logprobs(micros, table, outcome, between) if parts > 1 else {}
         for group in micros:
+            before_loss = outcome.loss
             self._accumulate(group, table, old, outcome, tallies, between, 1.0 / parts)
+            if self._world > 1:
+                outcome.loss = before_loss + self._sum(outcome.loss - before_loss)
             if not math.isfinite(outcome.loss):
                 outcome.skipped = "non-finite loss"
             with _timed(outcome.seconds, "step"):
@@ -95,8 +134,10 @@ class TrainEngine:
                     outcome.skipped = outcome.skipped or "non-finite gradient"
             if outcome.skipped:
                 if before:
-                    self.load_state(before)
+                    TrainEngine.load_state(self, FromLead(before) if self._world > 1 else before)
                 break
+        if self._world > 1:
+            add_up(tallies)
         outcome.roles = {role: tally.stats() for role, tally in tallies.items()}
         return outcome
 
@@ -105,7 +146,17 @@ class TrainEngine:
         lengths, roles = [len(trajectories[i].actions) for i in chosen], [trajectories[i].role for i in chosen]
         for position, weight in zip(chosen, role_weights(lengths, roles, self.settings.aggregate, self._scale), strict=True):
             weights[position] = weight
-        return pack(trajectories, weights, chosen, self.settings.micro_batch_tokens, all_gradients=self.settings.kl_beta > 0)
+        micros = pack(
+            trajectories,
+            weights,
+            chosen,
+            self.settings.micro_batch_tokens,
+            all_gradients=self.settings.kl_beta > 0,
+            packed=self.settings.packing == "packed",
+            rank=self._rank,
+            world=self._world,
+        )
+        return [micro.on(self.settings.device) for micro in micros]
 
     def _start_logprobs(
         self,
@@ -119,7 +170,11 @@ class TrainEngine:
         for micro in (micro for group in micros for micro in group):
             between()
             with _timed(outcome.seconds, "forward"), torch.no_grad():
-                found[id(micro)] = action_logprobs(self._engine(micro.ids, micro.row, micro.column), micro, table)
+                found[id(micro)] = action_logprobs(self._logits(micro), micro, table)
+        return found
+
+    def _logits(self, micro: MicroBatch) -> torch.Tensor:
+        found: torch.Tensor = self._engine(micro.ids, micro.row, micro.column, micro.place, micro.bounds)
         return found
 
     def _accumulate(
@@ -133,18 +188,20 @@ class TrainEngine:
         share: float,
     ) -> None:
         """Forward and backward of one optimizer step; adds to the outcome's loss and to the tallies."""
-        kl_weight = self.settings.kl_beta / max(sum(len(micro.target) for micro in micros), 1)
+        kl_weight = self.settings.kl_beta / max(int(self._sum(sum(len(micro.target) for micro in micros if micro.index))), 1)
         for micro in micros:
             between()
+            if not micro.index:
+                self._pass_by(micro, outcome)
+                continue
             with _timed(outcome.seconds, "forward"), torch.set_grad_enabled(micro.gradient):
-                now = action_logprobs(self._engine(micro.ids, micro.row, micro.column), micro, table)
-                sample_of = micro.row
+                now = action_logprobs(self._logits(micro), micro, table)
                 terms = token_loss(
                     now,
                     old.get(id(micro), now.detach()),
                     micro.sampled,
                     micro.advantage,
-                    sample_of,
+                    micro.sample,
                     self.rule,
                     self._reference_logprobs(micro, table),
                 )
@@ -154,15 +211,33 @@ class TrainEngine:
             outcome.loss += value * share
             if micro.gradient:
                 with _timed(outcome.seconds, "backward"):
+                    # Gradients are averaged over the processes, and this is a sum.
+                    loss = loss * self._world if self._world > 1 else loss
                     # A non-finite loss must reach the gradients, so that the optimizer refuses the step and clears them.
                     self._engine.backward(loss if math.isfinite(value) else loss * math.nan)
             self._count(micro, weighted.detach() * share, terms, now.detach(), tallies)
+
+    def _pass_by(self, micro: MicroBatch, outcome: StepOutcome) -> None:
+        """A pass without a sample, so that this process takes part in the others' collectives."""
+        with _timed(outcome.seconds, "forward"), torch.set_grad_enabled(micro.gradient):
+            loss = self._logits(micro).sum() * 0.0
+        if micro.gradient:
+            with _timed(outcome.seconds, "backward"):
+                self._engine.backward(loss)
+
+    def _sum(self, value: float) -> float:
+        """The sum over the processes."""
+        if self._world == 1:
+            return value
+        both = torch.tensor(value, dtype=torch.float64)
+        distributed.all_reduce(both)
+        return float(both)
 
     def _count(
         self, micro: MicroBatch, weighted: torch.Tensor, terms: Any, now: torch.Tensor, tallies: dict[str, RoleTally]
     ) -> None:
         for role in set(micro.roles):
-            mine = torch.tensor([found == role for found in micro.roles])[micro.row]
+            mine = torch.tensor([found == role for found in micro.roles], device=micro.sample.device)[micro.sample]
             scale = self._scale.get(role, 1.0)
             tallies[role].add(mine, weighted / scale if scale else weighted, terms, now)
 
@@ -170,12 +245,15 @@ class TrainEngine:
         if self._reference is None:
             return None
         with torch.no_grad():
-            return action_logprobs(self._reference(micro.ids, micro.row, micro.column), micro, table)
+            logits = self._reference(micro.ids, micro.row, micro.column, micro.place, micro.bounds)
+            return action_logprobs(logits, micro, table)
 
     def _apply(self, outcome: StepOutcome) -> bool:
         """Clips, steps and clears the gradients; False where a gradient was not finite, and nothing changed."""
-        if self.settings.zero_stage == 0 and self.settings.dtype == "float32":
-            gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        if self._is_plain:
+            if self._world > 1:
+                self._average_gradients()
+            gradients = [parameter.grad for _, parameter in self._trained if parameter.grad is not None]
             norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]))
             outcome.grad_norm = float(norm)
             if not math.isfinite(outcome.grad_norm):
@@ -183,129 +261,63 @@ class TrainEngine:
                 return False
             self._engine.step()
             return True
-        with _known_warnings():
+        with known_warnings():
             self._engine.step()
         outcome.grad_norm = float(self._engine.get_global_grad_norm() or 0.0)
         return bool(self._engine.was_step_applied())
 
+    def _average_gradients(self) -> None:
+        """ZeRO stage 0: each process has all gradients of its part of the batch."""
+        for _, parameter in self._trained:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            distributed.all_reduce(parameter.grad)
+            parameter.grad /= self._world
+
     def canary(self, tokens: Sequence[int]) -> list[float]:
         """The model's own log-probabilities of tokens[1:], plain; from a full forward, not from the training path."""
-        with self._gathered():
+        with gathered(self.settings.zero_stage, [parameter for _, parameter in self._named]):
             return text_logprobs(self.language_model, tokens)
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Copies of the weights by their transformers names, tied ones once, in the training dtype."""
-        with self._gathered():
-            found = {name: parameter.detach().clone() for name, parameter in zip(self._names, self._parameters, strict=True)}
+        """Copies of the weights by their transformers names, tied ones once, in the training dtype; adapters are merged in."""
+        found = {}
+        for name, parameter in self._named:
+            if is_adapter(name):
+                continue
+            layer = adapted_layer(self.language_model, name)
+            with gathered(self.settings.zero_stage, [parameter, *(layer.parameters() if layer else ())]):
+                found[plain_name(name)] = (merged(parameter, layer) if layer else parameter.detach()).to("cpu", copy=True)
         kept = self.language_model.state_dict().keys()
         buffers = {name: value.detach().clone() for name, value in self.language_model.named_buffers() if name in kept}
         return {**found, **buffers}
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Everything that the next step depends on: weights, float32 masters, optimizer state, random state."""
-        found = {f"{WEIGHT}/{name}": tensor for name, tensor in self.weights().items()}
-        for index, master in enumerate(self._masters()):
-            found[f"{MASTER}/{index}"] = master.detach().clone()
-            for key, value in self._base_optimizer().state.get(master, {}).items():
-                found[f"{key}/{index}"] = torch.as_tensor(value).detach().clone()
+        """Everything that the next step depends on, by parameter: weights, float32 masters, optimizer state; random state.
+
+        The same names and tensors at any ZeRO stage and number of processes. Frozen weights are left out: they are the folder's.
+        """
+        found = {}
+        for name, parameter in self._trained:
+            with gathered(self.settings.zero_stage, [parameter]):
+                found[f"{WEIGHT}/{name}"] = parameter.detach().to("cpu", copy=True)
+        # In float32 the master is the weight.
+        found.update(gather(self._shards(), self._engine.optimizer, masters=self.settings.dtype != "float32"))
         found[RANDOM] = torch.get_rng_state()
         return found
 
-    def load_state(self, state: dict[str, torch.Tensor]) -> None:
-        """Puts back what `state` gave, from an engine of the same settings and model; bit for bit."""
-        base = self._base_optimizer()
+    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Puts back what `state` gave, from an engine of the same model; bit for bit at the same dtype.
+
+        Asks for each tensor once and in one order, so that a mapping may fetch it from rank 0.
+        """
         with torch.no_grad():
-            with self._gathered(modify=True):
-                for name, parameter in zip(self._names, self._parameters, strict=True):
-                    parameter.data.copy_(state[f"{WEIGHT}/{name}"])
-            for index, master in enumerate(self._masters()):
-                master.data.copy_(state[f"{MASTER}/{index}"])
-                kept = {key.split("/")[0]: value for key, value in state.items() if key.endswith(f"/{index}")}
-                kept.pop(MASTER)
-                known = base.state.get(master, {})
-                if not kept:
-                    base.state.pop(master, None)
-                for key, value in kept.items():
-                    if key in known:
-                        known[key].copy_(value)
-                    else:
-                        base.state[master][key] = value.clone()
+            for name, parameter in self._trained:
+                weight = state[f"{WEIGHT}/{name}"]
+                with gathered(self.settings.zero_stage, [parameter], modify=True):
+                    parameter.data.copy_(weight)
+            put_back(self._shards(), self._engine.optimizer, state, WEIGHT)
         torch.set_rng_state(state[RANDOM])
 
-    def _base_optimizer(self) -> torch.optim.Optimizer:
-        wrapped = self._engine.optimizer
-        found: torch.optim.Optimizer = wrapped if isinstance(wrapped, torch.optim.Optimizer) else wrapped.optimizer
-        return found
-
-    def _masters(self) -> list[torch.Tensor]:
-        """The tensors that the optimizer steps: the parameters, or ZeRO's flat float32 copies of them."""
-        wrapped = self._engine.optimizer
-        for name in ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat"):
-            if hasattr(wrapped, name):
-                return list(getattr(wrapped, name))
-        return list(self._parameters)
-
-    @contextlib.contextmanager
-    def _gathered(self, modify: bool = False) -> Iterator[None]:
-        """Under ZeRO 3 the parameters are whole only inside this."""
-        if self.settings.zero_stage < 3:
-            yield
-            return
-        import deepspeed
-
-        with _known_warnings(), deepspeed.zero.GatheredParameters(self._parameters, modifier_rank=0 if modify else None):
-            yield
-
-
-def start_deepspeed(module: PolicyModule, settings: TrainSettings) -> Any:
-    """DeepSpeed's engine around the module, over torch's AdamW (DeepSpeed's own costs 1.6 times as much on a CPU)."""
-    _join_process_group()
-    # Batches are built in main memory; without this DeepSpeed would put the model on a GPU that it finds.
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    import deepspeed
-    import deepspeed.ops
-
-    # The shared-memory operator serves several processes on one host. Where there is one, it is declared absent, which spares
-    # the install a compiler and a minute, and the start a build lock that a killed process would leave behind.
-    deepspeed.ops.__compatible_ops__ = {"deepspeed_shm_comm": False, "deepspeed_not_implemented": False}
-    optimizer = torch.optim.AdamW(
-        module.parameters(), lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay
-    )
-    bfloat16 = settings.dtype == "bfloat16"
-    config = {
-        "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": 1,
-        "managed_gradient_accumulation": False,
-        "gradient_clipping": settings.max_grad_norm,
-        "zero_optimization": {"stage": max(settings.zero_stage, 1 if bfloat16 else 0)},
-        "zero_allow_untested_optimizer": True,
-        "bf16": {"enabled": bfloat16, "check_grad_overflow": True},
-        "steps_per_print": 2**31,
-    }
-    with _known_warnings():
-        engine, _, _, _ = deepspeed.initialize(model=module, optimizer=optimizer, config=config, dist_init_required=False)
-    return engine
-
-
-def _join_process_group() -> None:
-    """A gloo group of this one process over a store in memory: no port, nothing that another process could meet."""
-    from torch import distributed
-
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise SettingsError("WORLD_SIZE is above 1, the trainer runs in one process", "Unset it; train.threads gives it cores")
-    # DeepSpeed asks for them even where the group stands.
-    asked = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    for name, value in asked.items():
-        os.environ.setdefault(name, value)
-    if not distributed.is_initialized():
-        store = distributed.HashStore()  # type: ignore[attr-defined]  # public, but missing in torch's __all__
-        distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-
-
-@contextlib.contextmanager
-def _known_warnings() -> Iterator[None]:
-    """DeepSpeed calls collectives by names that this torch renames later."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed.*")
-        warnings.filterwarnings("ignore", category=DeprecationWarning)
-        yield
+    def _shards(self) -> list[Shard]:
+        return find_shards(self._engine.optimizer, self._trained)

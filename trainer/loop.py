@@ -36,6 +36,7 @@ from trainer.logbook import TOPICS, Logbook
 from trainer.packing import read_trajectories
 from trainer.plan import TrainPlan
 from trainer.publish import publish
+from trainer.team import NewEngine, open_team
 
 POLL_S = 0.2
 _log = get_logger(__name__)
@@ -45,8 +46,10 @@ class StopRequested(Exception):  # noqa: N818  # no error: SIGTERM or SIGINT ask
     """The process was asked to stop; nothing of the open batch is kept."""
 
 
-def run(context: ProcessContext) -> None:
+def run(context: ProcessContext, processes: int = 0) -> None:
     """Trains the run until its last batch is trained, or until SIGTERM or SIGINT; then returns.
+
+    `processes`: how many share each step here, in place of the recipe's number; 0: as many as the recipe says.
 
     Raises StageTimeoutError (no batch within train.batch_deadline_s), TrainingError, ReferenceGoneError, ModelError,
     DiskFullError, PolicyError, BrokerError.
@@ -56,6 +59,7 @@ def run(context: ProcessContext) -> None:
     started = await_run(context)
     bind_run(started.run_id)
     recipe = started.recipe
+    train = recipe.train.model_copy(update={"processes": processes}) if processes else recipe.train
     checkpoints = CheckpointStore(
         Path(context.state_dir) / "checkpoints" / started.run_id, recipe.train.keep_every * recipe.schedule.interval
     )
@@ -65,7 +69,8 @@ def run(context: ProcessContext) -> None:
         make_producer(context.broker) as producer,
     ):
         try:
-            Trainer(context, started, reader, producer, checkpoints, stop).run()
+            with open_team(train, Path(context.state_dir) / "logs") as new_engine:
+                Trainer(context, started, reader, producer, checkpoints, stop, new_engine).run()
         except StopRequested:
             _log.info("stopped on request")
 
@@ -81,7 +86,9 @@ class Trainer:
         producer: RecordProducer,
         checkpoints: CheckpointStore,
         stop: threading.Event,
+        new_engine: NewEngine = TrainEngine,
     ) -> None:
+        self._new_engine = new_engine
         self.broker = context.broker
         self.run_id = started.run_id
         self.recipe = started.recipe
@@ -111,7 +118,7 @@ class Trainer:
         """Brings engine and log to the newest checkpoint; publishes version 0 in a run that has none."""
         first = self.logbook.published.get(0)
         self.origin = self.policies.fetch(first) if first else find_folder(self.recipe.model.path)
-        self.engine = TrainEngine(self.origin, self.recipe.train, self.recipe.seed, reference=self.origin)
+        self.engine = self._new_engine(self.origin, self.recipe.train, self.recipe.seed, self.origin)
         kept = self.checkpoints.load(self.run_id)
         if kept is not None:
             self.progress, tensors = kept
@@ -292,6 +299,7 @@ class Trainer:
     def _check_stop(self) -> None:
         if self.stop.is_set():
             raise StopRequested
+        self.engine.check()
 
 
 def warn_of_drift(finished: StepFinished) -> None:

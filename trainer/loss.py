@@ -68,7 +68,7 @@ def token_loss(
     import torch
 
     drawable = torch.isfinite(now.detach()) & torch.isfinite(old)
-    zero = torch.zeros((), dtype=now.dtype)
+    zero = now.new_zeros(())
     safe_now = torch.where(drawable, now, zero)
     safe_old = torch.where(drawable, old, zero).detach()
     log_ratio = torch.where(drawable, safe_old - sampled, zero)
@@ -92,20 +92,20 @@ def correction(log_ratio: Tensor, sample: Tensor, kind: Correction) -> Tensor:
     clamped = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     if kind == "sequence":
         count = int(sample.max()) + 1 if sample.numel() else 0
-        sums = torch.zeros(count, dtype=clamped.dtype).index_add(0, sample, clamped)
+        sums = clamped.new_zeros(count).index_add(0, sample, clamped)
         return sums.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp().clamp(max=SEQUENCE_AT)[sample]
     ratio = clamped.exp()
     if kind == "truncated":
         return ratio.clamp(max=TRUNCATED_AT)
     kept = (ratio >= MASKED_BELOW) & (ratio <= MASKED_ABOVE)
-    return torch.where(kept, ratio, torch.zeros((), dtype=ratio.dtype))
+    return torch.where(kept, ratio, ratio.new_zeros(()))
 
 
 def _k3(now: Tensor, reference: Tensor, drawable: Tensor) -> Tensor:
     """The low-variance estimate of KL(now || reference): exp(d) - d - 1 with d = reference - now; 0 where either is -inf."""
     import torch
 
-    zero = torch.zeros((), dtype=now.dtype)
+    zero = now.new_zeros(())
     known = drawable & torch.isfinite(reference)
     gap = torch.where(known, reference.detach() - now, zero).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     return gap.exp() - gap - 1

@@ -32,9 +32,22 @@ class PolicyModule(nn.Module):
         super().__init__()
         self.language_model = language_model
 
-    def forward(self, ids: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
-        """Logits [n, V] float32 after position (row, column) of ids [B, L], padded on the right (no mask is needed then)."""
-        hidden = self.language_model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+    def forward(
+        self,
+        ids: torch.Tensor,
+        row: torch.Tensor,
+        column: torch.Tensor,
+        place: torch.Tensor | None = None,
+        bounds: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Logits [n, V] float32 after position (row, column) of ids [B, L], padded on the right (no mask is needed then).
+
+        Packed: ids [1, T], place [1, T] restarts at each sample, bounds [samples + 1] says where each begins.
+        """
+        packed: dict[str, Any] = {}
+        if place is not None:
+            packed = {"position_ids": place, "cu_seq_lens_q": bounds}  # transformers' own words for it
+        hidden = self.language_model.get_decoder()(input_ids=ids, use_cache=False, **packed).last_hidden_state
         flat: torch.Tensor = hidden.reshape(-1, hidden.shape[-1]).index_select(0, row * ids.shape[1] + column)
         logits: torch.Tensor = self.language_model.get_output_embeddings()(flat)
         return logits.float()
@@ -74,7 +87,7 @@ def action_logprobs(logits: torch.Tensor, micro: MicroBatch, table: Sequence[Sam
     used = torch.unique(micro.settings).tolist() if len(table) > 1 else [0]
     if len(used) == 1:
         return token_logprobs(logits, micro.target, table[used[0]])
-    found = torch.zeros(len(micro.target), dtype=logits.dtype)
+    found = logits.new_zeros(len(micro.target))
     for index in used:
         where = (micro.settings == index).nonzero().squeeze(-1)
         found = found.index_copy(0, where, token_logprobs(logits[where], micro.target[where], table[index]))
@@ -83,7 +96,7 @@ def action_logprobs(logits: torch.Tensor, micro: MicroBatch, table: Sequence[Sam
 
 def text_logprobs(language_model: Any, tokens: Sequence[int]) -> list[float]:
     """Plain log-probability of tokens[1:], each given what stands before it; float32, from the model's own full forward."""
-    ids = torch.tensor([list(tokens)], dtype=torch.int64)
+    ids = torch.tensor([list(tokens)], dtype=torch.int64, device=language_model.device)
     with torch.no_grad():
         logits = language_model(input_ids=ids, use_cache=False).logits[0].float()
     chosen = logits[:-1].log_softmax(-1).gather(-1, ids[0, 1:, None]).squeeze(-1)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from trainer.packing import Trajectory
 
+SUMMED = ("tokens", "drawable", "loss", "correction", "correction_squares", "surprise")
+
 
 @dataclass
 class RoleTally:
@@ -62,3 +64,21 @@ def open_tallies(trajectories: Sequence[Trajectory]) -> dict[str, RoleTally]:
     for trajectory in trajectories:
         tallies.setdefault(trajectory.role, RoleTally()).lags.append(trajectory.lag)
     return tallies
+
+
+def add_up(tallies: dict[str, RoleTally]) -> None:
+    """Makes each process's tallies those of the whole batch; lags are already. Called in every process at once."""
+    import torch
+    from torch import distributed
+
+    ordered = [tallies[role] for role in sorted(tallies)]
+    sums = torch.tensor([[getattr(tally, name) for name in SUMMED] for tally in ordered], dtype=torch.float64)
+    most = torch.tensor([tally.log_ratio_max for tally in ordered], dtype=torch.float64)
+    if not ordered:
+        return
+    distributed.all_reduce(sums)
+    distributed.all_reduce(most, op=distributed.ReduceOp.MAX)
+    for tally, row, highest in zip(ordered, sums.tolist(), most.tolist(), strict=True):
+        for name, value in zip(SUMMED, row, strict=True):
+            setattr(tally, name, type(getattr(tally, name))(value))
+        tally.log_ratio_max = highest

@@ -16,6 +16,7 @@ from infra.cli import (
     dashboard,
     demo,
     evaluate,
+    export,
     local,
     memory,
     memoryviews,
@@ -60,6 +61,7 @@ app.command("chaos", epilog="Example: spade chaos tiny --kills 10 --seed 1")(cha
 app.command("eval", epilog="Example: spade eval --version 0 --version 12")(evaluate.evaluate)
 app.command("why", epilog="Example: spade why 7d0e1c9a")(why.why)
 app.command("replay", epilog="Example: spade replay 7d0e1c9a-... --actions-only")(replay.replay)
+app.command("export", epilog="Example: spade export nano-20260101-120000-ab12 --version 40 --out models/mine")(export.export)
 app.command("archive", epilog="Example: spade archive nano-20260101-120000-ab12 --out archives/first")(archive.archive)
 memory_app = typer.Typer(invoke_without_command=True, epilog="Example: spade memory --sql 'SELECT count() FROM episodes' --json")
 memory_app.callback()(memoryviews.views)

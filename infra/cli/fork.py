@@ -72,8 +72,9 @@ def plan_fork(parent_dir: Path, at: int, pairs: Sequence[str] | None) -> Fork:
             "train.keep_every in a run's recipe says how many are kept for good",
         )
     recipe = build_recipe(parent.model_dump(), _with_steps(parent, notes.run_id, at, overrides), f"the fork of {notes.run_id}")
-    changed = [key for key in ("dtype", "zero_stage") if getattr(recipe.train, key) != getattr(parent.train, key)]
-    anew = f"train.{changed[0]} is another one" if changed else ""
+    anew = "train.dtype is another one" if recipe.train.dtype != parent.train.dtype else ""
+    if recipe.train.lora_rank or parent.train.lora_rank:
+        anew = "adapters begin anew on the merged policy"
     return Fork(parent_dir, notes.run_id, at, recipe, policy, anew)
 
 

@@ -89,6 +89,12 @@ def stream(
 
 
 def train(
+    processes: Annotated[
+        int,
+        typer.Option(
+            min=0, max=1024, help="Processes that share each step; 0: as the recipe says. A checkpoint fits any number."
+        ),
+    ] = 0,
     broker: options.Broker = "",
     store: options.Store = "",
     run: options.RunId = "",
@@ -104,7 +110,7 @@ def train(
     def enter() -> None:
         from trainer.loop import run as train_run
 
-        train_run(context)
+        train_run(context, processes)
 
     _enter("train", context, enter)
 

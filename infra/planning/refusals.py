@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from infra.claims import MAX_CLAIM_BYTES
-from infra.planning.memory import GIB, USABLE, state_bytes
+from infra.planning.memory import GIB, USABLE, held_bytes
 from infra.planning.plan import Pool, Problem, SamplerMemory, Storage, TrainerMemory
 from infra.planning.shapes import ModelShape
 from schemas.settings import Recipe
@@ -27,6 +27,14 @@ def find_problems(
 ) -> list[Problem]:
     """Every reason, the model's first."""
     found = [*_length_problems(recipe, shape)]
+    if recipe.train.device == "cuda" and recipe.train.processes != recipe.machine.trainer_gpus:
+        found.append(
+            Problem(
+                cause=f"train.processes ({recipe.train.processes}) is not machine.trainer_gpus ({recipe.machine.trainer_gpus}): "
+                "each process has a GPU",
+                fix="Set both to the number of GPUs that train",
+            )
+        )
     if shape and trainer and trainer.gpus:
         found += _trainer_problems(recipe, shape, trainer)
     if sampler and sampler.gpus and not sampler.plays_at_once:
@@ -113,9 +121,9 @@ def _trainer_problems(recipe: Recipe, shape: ModelShape, trainer: TrainerMemory)
 
 def _gpus_needed(recipe: Recipe, shape: ModelShape, trainer: TrainerMemory) -> int:
     """The fewest processes among which stage 3 leaves a quarter of each for the pass; 0 where no number does."""
-    reference = trainer.stages[3].state_gib * GIB - state_bytes(shape.parameters, recipe.train.dtype, 3, trainer.gpus)
+    reference = trainer.stages[3].state_gib * GIB - held_bytes(recipe.train, shape, 3, trainer.gpus)
     room = STATE_SHARE * USABLE * trainer.gib * GIB - reference
-    whole = state_bytes(shape.parameters, recipe.train.dtype, 0, 1)
+    whole = held_bytes(recipe.train, shape, 3, 1)
     return int(-(-whole // room)) if room > 0 else 0
 
 

@@ -7,68 +7,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from schemas.common import SamplingSettings
-from schemas.errors import ModelError
+from schemas.errors import ModelError, SettingsError
 from schemas.settings import TrainSettings
 from schemas.train import AGENT, DESIGNER
+from tests.trainerbatches import TABLE, VOCABULARY, batch, save_model, settings
 from trainer.engine import TrainEngine
 from trainer.packing import Trajectory
-from trainer.publish import canary_tokens
+from trainer.publish import canary_tokens, write_policy
 
 pytestmark = pytest.mark.integration
-
-VOCABULARY = 53
-TABLE = [SamplingSettings(temperature=0.8, top_p=0.9, top_k=30), SamplingSettings()]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    torch.manual_seed(11)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        tie_word_embeddings=True,
-    )
-    place = tmp_path_factory.mktemp("model")
-    Qwen3ForCausalLM(config).save_pretrained(place)
-    return place
-
-
-def settings(**changes: Any) -> TrainSettings:
-    return TrainSettings(**({"learning_rate": 1e-3, "micro_batch_tokens": 64} | changes))
-
-
-def batch(seed: int = 0, count: int = 9) -> list[Trajectory]:
-    random = np.random.default_rng(seed)
-    found = []
-    for index in range(count):
-        length = int(random.integers(6, 30))
-        actions = np.sort(random.choice(np.arange(1, length), size=length // 2, replace=False))
-        designer = index % 4 == 3
-        found.append(
-            Trajectory(
-                sample_id=str(index),
-                role=DESIGNER if designer else AGENT,
-                advantage=0.0 if index == 1 else float(random.normal()),
-                lag=index % 3,
-                tokens=random.integers(0, VOCABULARY, length),
-                actions=actions,
-                sampled=random.uniform(-5, -3, len(actions)).astype(np.float32),
-                settings=np.full(len(actions), int(designer), np.int64),
-            )
-        )
-    return found
+    return save_model(tmp_path_factory.mktemp("model"))
 
 
 def plain_model(folder: Path) -> Any:
@@ -137,7 +93,16 @@ def weights_of(model: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"aggregate": "sample", "designer_weight": 0.5}, {"zero_stage": 0}, {"zero_stage": 2}, {"zero_stage": 3}]
+    "changes",
+    [
+        {},
+        {"aggregate": "sample", "designer_weight": 0.5},
+        {"zero_stage": 0},
+        {"zero_stage": 2, "offload": "optimizer"},
+        {"zero_stage": 3, "packing": "packed", "activation_checkpointing": True},
+        {"packing": "packed"},
+        {"packing": "packed", "micro_batch_tokens": 100_000},
+    ],
 )
 def test_a_step_is_that_of_plain_torch(folder: Path, changes: dict[str, Any]) -> None:
     rules = settings(**changes)
@@ -176,11 +141,20 @@ def test_the_cut_into_micro_batches_does_not_change_the_step(folder: Path) -> No
         assert (left.loss, left.ess, left.entropy) == pytest.approx((right.loss, right.ess, right.entropy), rel=1e-4)
 
 
-def test_a_resumed_engine_goes_on_bit_for_bit(folder: Path) -> None:
-    engine = TrainEngine(folder, settings())
+def test_activation_checkpointing_changes_no_bit(folder: Path) -> None:
+    engines = [TrainEngine(folder, settings(activation_checkpointing=asked)) for asked in (False, True)]
+    outcomes = [engine.train(batch(), TABLE) for engine in engines]
+    assert outcomes[0].loss == outcomes[1].loss
+    assert outcomes[0].grad_norm == outcomes[1].grad_norm
+    assert distance(engines[0].weights(), engines[1].weights()) == 0
+
+
+@pytest.mark.parametrize("changes", [{}, {"zero_stage": 0}, {"zero_stage": 2}, {"zero_stage": 3}, {"lora_rank": 4}])
+def test_a_resumed_engine_goes_on_bit_for_bit(folder: Path, changes: dict[str, Any]) -> None:
+    engine = TrainEngine(folder, settings(**changes))
     engine.train(batch(0), TABLE)
     kept = engine.state()
-    resumed = TrainEngine(folder, settings())
+    resumed = TrainEngine(folder, settings(**changes), seed=9)
     resumed.load_state(kept)
     for seed in (1, 2):
         assert engine.train(batch(seed), TABLE).loss == resumed.train(batch(seed), TABLE).loss
@@ -189,6 +163,18 @@ def test_a_resumed_engine_goes_on_bit_for_bit(folder: Path) -> None:
     assert all(torch.equal(left[name], right[name]) for name in left)
     engine.load_state(kept)  # and back again in place
     assert all(torch.equal(engine.state()[name], kept[name]) for name in kept)
+
+
+def test_a_checkpoint_of_one_zero_stage_is_that_of_another(folder: Path) -> None:
+    first = TrainEngine(folder, settings(zero_stage=1))
+    first.train(batch(0), TABLE)
+    kept = first.state()
+    for stage in (0, 2, 3):
+        other = TrainEngine(folder, settings(zero_stage=stage))
+        other.load_state(kept)
+        again = other.state()
+        assert again.keys() == kept.keys()
+        assert all(torch.equal(again[name], kept[name]) for name in kept), stage
 
 
 @pytest.mark.parametrize("stage", [0, 1, 3])
@@ -220,6 +206,54 @@ def test_several_minibatches_clip_against_the_policy_at_the_start_of_the_batch(f
         losses.append(loss.item())
     assert outcome.loss == pytest.approx(sum(losses) / 2, abs=1e-4)
     assert distance(engine.weights(), weights_of(model)) < 0.05 * rules.learning_rate
+
+
+def test_several_minibatches_of_which_one_is_not_finite_leave_what_was_before(folder: Path) -> None:
+    engine = TrainEngine(folder, settings(minibatches=2))
+    engine.train(batch(0), TABLE)
+    before = engine.state()
+    poisoned = [*batch(5)[:1], Trajectory(**{**vars(batch(5)[1]), "advantage": math.nan}), *batch(5)[2:]]
+    assert engine.train(poisoned, TABLE).skipped == "non-finite loss"
+    after = engine.state()
+    assert all(torch.equal(before[name], after[name]) for name in before if name != "random")
+
+
+def test_adapters_alone_are_trained_and_what_is_published_is_merged(folder: Path, tmp_path: Path) -> None:
+    rules = settings(lora_rank=4, lora_alpha=8, learning_rate=1e-2)
+    engine, plain = TrainEngine(folder, rules), weights_of(plain_model(folder))
+    assert distance(engine.weights(), plain) == 0, "adapters begin without effect, under the model's own names"
+    for seed in range(2):
+        engine.train(batch(seed), TABLE)
+    state, found = engine.state(), engine.weights()
+    assert all(".lora_" in name for name in state if name.startswith(("weight/", "exp_avg"))), "frozen weights are the folder's"
+    name = "model.layers.1.self_attn.k_proj"
+    up, down = (state[f"weight/{name}.lora_{part}.default.weight"] for part in "BA")
+    expected = plain[f"{name}.weight"] + 2.0 * up @ down
+    assert (found[f"{name}.weight"] - expected).abs().max() < 1e-7
+    assert (found[f"{name}.weight"] - plain[f"{name}.weight"]).abs().max() > 1e-4
+    assert torch.equal(found["model.embed_tokens.weight"], plain["model.embed_tokens.weight"])
+    write_policy(tmp_path, folder, found, "float32")
+    tokens = canary_tokens(VOCABULARY, 4)
+    assert TrainEngine(tmp_path, settings()).canary(tokens) == pytest.approx(engine.canary(tokens), abs=1e-5)
+
+
+def test_adapters_take_the_gradient_of_the_merged_weights(folder: Path) -> None:
+    engine, model = TrainEngine(folder, settings(lora_rank=4)), plain_model(folder)
+    kept = engine.state()
+    outcome = engine.train(batch(), TABLE)
+    torch.autograd.backward(plain_loss(model, batch(), settings()))
+    # dL/dB = scale * dL/dW A^T, and A has none while B is 0.
+    squares = 0.0
+    for name in (name for name in kept if ".lora_A." in name):
+        layer = name.removeprefix("weight/").partition(".lora_A.")[0]
+        slope = model.get_submodule(layer).weight.grad
+        squares += float((32 / 4 * slope @ kept[name].T).square().sum())
+    assert outcome.grad_norm == pytest.approx(math.sqrt(squares), rel=1e-4)
+
+
+def test_targets_that_no_layer_bears_are_refused(folder: Path) -> None:
+    with pytest.raises(SettingsError, match=r"train\.lora_targets \(no_such_layer\)"):
+        TrainEngine(folder, settings(lora_rank=4, lora_targets=("no_such_layer",)))
 
 
 def test_an_empty_batch_and_a_batch_of_zero_advantages_leave_the_weights(folder: Path) -> None:
