@@ -46,7 +46,7 @@ def held_bytes(train: TrainSettings, shape: ModelShape, zero_stage: int, gpus: i
 
 
 def adapter_parameters(shape: ModelShape, rank: int) -> int:
-    """Of adapters on every linear layer of a dense decoder, on the attention alone where there are experts: peft leaves them out."""
+    """Of adapters on every linear layer of a dense decoder; where there are experts on the attention alone, as peft has it."""
     wide, narrow = shape.heads * shape.head_size, shape.key_value_heads * shape.head_size
     sides = 2 * (shape.hidden + wide) + 2 * (shape.hidden + narrow)
     if not shape.experts:
