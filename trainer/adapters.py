@@ -25,7 +25,7 @@ def add_adapters(model: Any, settings: TrainSettings) -> None:
     targets = settings.lora_targets
     config = LoraConfig(
         r=settings.lora_rank,
-        lora_alpha=settings.lora_alpha,  # type: ignore[arg-type]  # declared int, only divided by the rank
+        lora_alpha=settings.lora_alpha,
         lora_dropout=0.0,  # the sampler has none
         bias="none",
         target_modules=targets[0] if targets == ("all-linear",) else list(targets),

@@ -286,7 +286,7 @@ class TrainEngine:
             if is_adapter(name):
                 continue
             layer = adapted_layer(self.language_model, name)
-            with gathered(self.settings.zero_stage, [parameter, *(layer.parameters() if layer else ())]):
+            with gathered(self.settings.zero_stage, list(layer.parameters()) if layer else [parameter]):
                 found[plain_name(name)] = (merged(parameter, layer) if layer else parameter.detach()).to("cpu", copy=True)
         kept = self.language_model.state_dict().keys()
         buffers = {name: value.detach().clone() for name, value in self.language_model.named_buffers() if name in kept}
