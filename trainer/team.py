@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -184,6 +185,8 @@ class LeadingEngine(TrainEngine):
 
 def join(rank: int, world: int, port: int, deadline_s: float, store: TCPStore | None = None) -> Orders:
     """Joins the group of `world` processes; the line on which orders come. Blocks until all have joined, up to START_S."""
+    # DeepSpeed calls collectives by names that this torch renames later; a follower's last line is to be its error.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed.*")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
     tell_deepspeed(rank, world)
     if store is None:
