@@ -2,7 +2,7 @@
 # make demo      the whole self-play loop on this machine, with a report
 # make test      every check and test; as root it installs Debian's chromium-headless-shell and prometheus, which some tests drive
 # make soak      fifty random kills over a longer run, tides of processes, long outages; half an hour (SOAK_KILLS, SOAK_SEED)
-# make bench     figures of sandbox, gate, pipeline and memory beside their targets; some minutes, as root, on an otherwise idle machine
+# make bench     figures of sandbox, gate, pipeline, memory and optimisation beside targets; some minutes, as root, on an otherwise idle machine
 # make install-vllm  the same with vLLM besides, into .venv-vllm: its CPU build, or with VLLM=gpu the one for GPUs
 # make test-vllm what needs vLLM, on its CPU build: the samplers' contract, weights replaced in place, its own server
 # make lock      the three lock files anew, after a change in pyproject.toml

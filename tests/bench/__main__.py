@@ -1,4 +1,4 @@
-"""`make bench`: figures of sandbox, gate, pipeline and memory beside their targets. Minutes long; the jails need root."""
+"""`make bench`: figures of sandbox, gate, pipeline, memory and optimisation beside targets. Minutes long; the jails need root."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 
 import msgspec
 
-from tests.bench import ingest, memory
+from tests.bench import ingest, memory, optimise
 from tests.bench.jails import Counts, JailBench
 from tests.bench.pipeline import measure, pipeline_rows
 from tests.bench.table import Row, as_records, as_text, jail_rows
+
+TABLES = ("jails", "pipeline", "memory", "memory-ingest", "optimise")
 
 
 def tell(what: str) -> None:
@@ -24,7 +26,7 @@ def main() -> int:
     """Measures and prints; 0 whatever the figures are."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=Counts.rounds)
-    parser.add_argument("--only", choices=("jails", "pipeline", "memory", "memory-ingest"), help="one of the tables")
+    parser.add_argument("--only", choices=TABLES, help="one of the tables")
     parser.add_argument("--out", type=Path, help="also write the rows there, as JSON")
     given = parser.parse_args()
     began = os.getloadavg()[0]
@@ -43,6 +45,8 @@ def main() -> int:
         rows += memory.memory_rows(memory.measure(tell))
     if given.only in (None, "memory-ingest"):
         rows += ingest.ingest_rows(ingest.measure(tell))
+    if given.only in (None, "optimise"):
+        rows += optimise.optimise_rows(optimise.measure(tell=tell))
     sys.stdout.write(f"{os.cpu_count()} cores, load {began:.1f} before, {os.getloadavg()[0]:.1f} after\n\n{as_text(rows)}")
     if given.out:
         given.out.write_bytes(msgspec.json.format(msgspec.json.encode(as_records(rows)), indent=2) + b"\n")

@@ -2,11 +2,13 @@
 
 In: the nano model, a batch of plays whose lengths are skewed as episodes are (mean a quarter of the longest). Out: seconds a step
 and useful tokens a second; useful are trained tokens. Called by `make bench`. The same model, batch, loss (clipped ratio, mean
-over all tokens), optimizer and threads for all three; generation is not measured. TRL comes with the extra `bench`.
+over all tokens), optimizer and threads for all three; generation is not measured. TRL comes with the extra `bench`;
+without it the two others are measured.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import tempfile
 import time
@@ -235,12 +237,17 @@ def contestants(load: Load, folder: Path) -> dict[str, Callable[[], float]]:
         engine.train(played, TABLE)
         return time.perf_counter() - began
 
-    return {OURS: ours, BARE: bare.step, PEER: Peer(batch, load, folder).step}
+    found = {OURS: ours, BARE: bare.step}
+    if importlib.util.find_spec("trl"):
+        found[PEER] = Peer(batch, load, folder).step
+    return found
 
 
 def measure(load: Load | None = None, tell: Callable[[str], None] = lambda _: None) -> Mapping[str, list[float]]:
     """Seconds of each contestant's steps, by turns; the first round is left out."""
     load = load or Load()
+    if not importlib.util.find_spec("trl"):
+        tell("TRL is not installed (extra `bench`): left out")
     seconds: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         steps = contestants(load, Path(folder))
@@ -257,8 +264,9 @@ def optimise_rows(seconds: Mapping[str, Sequence[float]], load: Load | None = No
     """Ratios of medians."""
     tokens = sum(lengths(load or Load()))
     mid = {name: float(np.median(values)) for name, values in seconds.items()}
+    beside_trl = [Row("optimisation: useful tokens a second / TRL's GRPOTrainer", mid[PEER] / mid[OURS], 2, at_least=True)]
     return [
-        Row("optimisation: useful tokens a second / TRL's GRPOTrainer", mid[PEER] / mid[OURS], 2, at_least=True),
+        *(beside_trl if PEER in mid else []),
         Row("optimisation: useful tokens a second / a bare torch loop that packs", mid[BARE] / mid[OURS], 0.9, at_least=True),
         *(Row(f"optimisation: {name}", tokens / mid[name], unit="useful tokens/s") for name in mid),
     ]

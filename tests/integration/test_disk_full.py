@@ -20,7 +20,8 @@ from infra.policystore import PolicyStore
 from schemas.errors import DiskFullError
 from schemas.settings import BrokerSettings
 from schemas.train import PolicyPublished, StepFinished
-from tests.integration.test_trainer_loop import Log, model_folder, recipe_of
+from tests.integration.test_trainer_loop import model_folder
+from tests.trainlog import Log, recipe_of
 from trainer.checkpoint import CheckpointStore
 from trainer.loop import run
 

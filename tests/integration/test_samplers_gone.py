@@ -18,7 +18,8 @@ from schemas.rollout import Play, RolloutRequested
 from schemas.settings import BrokerSettings
 from schemas.topics import Topic
 from tests.echoworkers import Echo
-from tests.integration.test_trainer_loop import Log, model_folder, recipe_of
+from tests.integration.test_trainer_loop import model_folder
+from tests.trainlog import Log, recipe_of
 from trainer.loop import run
 from workers.consumer import UnitConsumer
 from workers.stage import Stage
