@@ -19,10 +19,10 @@ if rank == 0:
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     other = subprocess.Popen([sys.executable, "-c", sys.argv[2], "1", "", str(port)])
-    line = join(0, 2, port, 60.0, TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False,
+    line = join(0, 2, port, 500.0, TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False,
                                            master_listen_fd=listening.detach()))
 else:
-    line = join(1, 2, int(sys.argv[3]), 60.0)
+    line = join(1, 2, int(sys.argv[3]), 500.0)
 
 class Wrapped:  # what DeepSpeed's optimizer has: torch's own below
     def __init__(self):
@@ -60,13 +60,13 @@ for key in ("exp_avg", "exp_avg_sq"):
     assert torch.equal(fresh.optimizer.state[fresh.flat][key][:used], wrapped.optimizer.state[wrapped.flat][key][:used])
 assert fresh.optimizer.state[fresh.flat]["step"] == 1
 if rank == 0:
-    assert other.wait(60) == 0
+    assert other.wait() == 0
     print(json.dumps({name: tensor.tolist() for name, tensor in state.items() if name.startswith("master")}))
 """
 
 
 def test_orders_and_pieces_go_between_two_processes_without_losing_a_bit() -> None:
-    done = subprocess.run([sys.executable, "-c", LEAD, "0", LEAD], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run([sys.executable, "-c", LEAD, "0", LEAD], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert [round(value, 2) for value in found["master/b"]] == [2.0, 10.0]
