@@ -40,7 +40,7 @@ from trainer.zero import tell_deepspeed
 HOST = "127.0.0.1"
 START_S = 300.0  # until every process has loaded its libraries and joined
 END_S = 10.0
-NOTICE_S = 5.0  # from a broken connection until the kernel tells who ended
+NOTICE_S = 60.0  # at most, from a broken connection until the kernel tells who ended
 NewEngine = Callable[[Path, TrainSettings, int, Path], TrainEngine]
 _log = get_logger(__name__)
 
@@ -113,11 +113,14 @@ class Team:
             self.line.give(order)
             yield
         except RuntimeError as problem:  # all that torch raises where a collective fails
-            end = time.monotonic() + NOTICE_S
+            late = "Timed out" in str(problem)
+            broken = isinstance(problem, distributed.DistError) or "gloo" in str(problem)
+            end = time.monotonic() + (NOTICE_S if broken and not late else 0.0)
+            self.check()
             while time.monotonic() < end:
-                self.check()
                 time.sleep(0.05)
-            if not isinstance(problem, distributed.DistError) and "gloo" not in str(problem) and "Timed out" not in str(problem):
+                self.check()
+            if not (broken or late):
                 raise
             first = str(problem).splitlines()[0]
             raise TrainingError(

@@ -17,6 +17,7 @@ from schemas.train import AGENT, PolicyPublished, StepFinished
 from tests.trainerbatches import TABLE, batch, save_model, settings
 from tests.trainlog import Log, recipe_of, save_log_model
 from trainer.engine import TrainEngine
+from trainer.loop import run
 
 pytestmark = pytest.mark.integration
 
@@ -103,7 +104,7 @@ def run_python(code: str, *arguments: str, expect: int = 0) -> str:
         [sys.executable, "-c", code, *arguments],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1500,
         check=False,
         cwd=Path(__file__).parents[2],
     )
@@ -167,18 +168,18 @@ from schemas.errors import SpadeError
 from schemas.settings import ProcessContext
 from trainer.loop import run
 
-context, processes, kill_at = ProcessContext.model_validate_json(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+context = ProcessContext.model_validate_json(sys.argv[1])
 trained, real = [], trainer.team.LeadingEngine.train
 
 def train(engine, *rest):
     trained.append(1)
-    if len(trained) == kill_at:
+    if len(trained) == 2:
         os.kill(engine._team._members[1].process.pid, signal.SIGKILL)
     return real(engine, *rest)
 
 trainer.team.LeadingEngine.train = train
 try:
-    run(context, processes)
+    run(context)
 except SpadeError as problem:
     sys.exit(f"error: {problem}")
 """
@@ -196,15 +197,15 @@ def test_a_run_of_two_processes_loses_one_and_goes_on_with_two_and_then_with_one
     try:
         alone, log = logs
         alone.whole_run()
-        run_python(RUN, alone.context.model_dump_json(), "1", "0")
+        run(alone.context, processes=1)
         batches = [log.batch(step, design=step - 1) for step in range(3)]
         log.send(*batches)
-        assert "trainer rank 1 was ended by SIGKILL" in run_python(RUN, log.context.model_dump_json(), "0", "2", expect=1)
+        assert "trainer rank 1 was ended by SIGKILL" in run_python(RUN, log.context.model_dump_json(), expect=1)
         assert [step.step for step in log.read(StepFinished)] == [0]
-        assert "trainer rank 1 was ended by SIGKILL" in run_python(RUN, log.context.model_dump_json(), "0", "2", expect=1)
+        assert "trainer rank 1 was ended by SIGKILL" in run_python(RUN, log.context.model_dump_json(), expect=1)
         assert [step.step for step in log.read(StepFinished)] == [0, 1]
         log.send(log.batch(3, plays=0, design=2, drain=True))
-        run_python(RUN, log.context.model_dump_json(), "1", "0")
+        run(log.context, processes=1)
         assert [step.step for step in log.read(StepFinished)] == [0, 1, 2, 3]
         trained = [[sample for step in one.read(StepFinished) for sample in step.trained] for one in logs]
         assert trained[0] == trained[1]
