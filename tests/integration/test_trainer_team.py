@@ -52,16 +52,22 @@ for name, changes in cases.items():
     before = engine.weights()
     refused = engine.train(poisoned, TABLE).skipped
     unharmed = all(before[key].equal(value) for key, value in engine.weights().items())
+    middle = engine.state()
     outcomes += [engine.train(batch(seed, count), TABLE) for seed, count in steps[1:]]
     state = engine.state()
     save_file(state, place / f"{name}.safetensors")
-    save_file({**engine.weights()}, place / f"{name}.weights.safetensors")
+    save_file(engine.weights(), place / f"{name}.weights.safetensors")
     engine.load_state(state)
     again = engine.state()
+    engine.load_state(middle)
+    for seed, count in steps[1:]:
+        engine.train(batch(seed, count), TABLE)
+    repeated = engine.state()
     told[name] = {
         "steps": [[one.loss, one.grad_norm, one.roles["agent"].tokens, one.roles["agent"].entropy] for one in outcomes],
         "refused": refused, "unharmed": unharmed, "canary": engine.canary([1, 2, 3]),
         "bits": state.keys() == again.keys() and all(state[key].equal(again[key]) for key in state),
+        "repeats": state.keys() == repeated.keys() and all(state[key].equal(repeated[key]) for key in state),
     }
 _set_pg_timeout(timedelta(seconds=3))
 os.kill(team._members[1].process.pid, signal.SIGSTOP)
@@ -146,6 +152,7 @@ def test_the_checkpoint_of_two_processes_goes_back_bit_for_bit_and_fits_one(
     from safetensors.torch import load_file
 
     assert told[name]["bits"]
+    assert told[name]["repeats"], "two processes that resume take the same steps again, bit for bit"
     kept = load_file(place / f"{name}.safetensors")
     engine = TrainEngine(folder, settings(**CASES[name]), 0, folder)
     engine.load_state(kept)
