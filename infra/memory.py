@@ -4,119 +4,27 @@ In: the store, a run, and the last generation that may be seen. Out: memory line
 id, draws by a hash). Called by streams/recollection in a task of its own. Asynchronous, cancellable; raises StoreError, and
 StageTimeoutError where a generation, or a chosen environment's text, does not get into the store.
 
-One question a skill ranks all of the skill's environments by the table `standings`, each as it was last measured up to that
-generation: seeds in the frontier by the lower confidence bound of regret (mean - lcb_errors * SE, and with fewer than two pairs
-of plays nothing above 0), negatives newest first, the most repeated by how often later designs repeat them. A second one reads
-the texts of the few that are chosen (infra/selection.py). Evicted environments are never shown; mastered ones age out.
+Candidates of a skill come from infra/ranking.py, each as it was last measured up to that generation: seeds in the frontier by
+the lower confidence bound of regret (mean - lcb_errors * SE, and with fewer than two pairs of plays nothing above 0), negatives
+newest first, the most repeated by how often later designs repeat them. Then the texts of the few that are chosen
+(infra/selection.py) are read. Evicted environments are never shown; mastered ones age out.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from infra.clickhouse import Row, Store, StoreAwayError
 from infra.clock import Clock, SystemClock
+from infra.ranking import rank
 from infra.selection import BEST, Candidate, choose
 from schemas.design import MemoryLine
 from schemas.errors import StageTimeoutError
 from schemas.settings import MemorySettings
 
-DRAWN = 64  # newest environments of a kind of negative among which one is drawn
 POLL_S = 0.25
-
-# Environments that were measured again, and when last: few. An environment is its generation and slot, two numbers, so that a
-# million are looked through without a look at their ids.
-_LATER = """
-    SELECT generation, slot, max(measured) AS last FROM standings
-    WHERE run_id = {run:String} AND skill = {skill:String} AND measured <= {upto:Int32} AND measured > generation
-    GROUP BY generation, slot
-"""
-
-_NEWEST = """
-    SELECT generation, slot
-    FROM
-    (
-        SELECT generation, slot FROM rewards
-        WHERE {window:UInt32} > 0 AND run_id = {run:String} AND generation <= {upto:Int32} AND valid AND evicted = ''
-        ORDER BY generation DESC, slot DESC
-        LIMIT {reach:UInt32}
-    )
-    GROUP BY generation, slot
-    ORDER BY generation DESC, slot DESC
-    LIMIT {window:UInt32}
-"""
-
-_SEEN = """run_id = {run:String} AND skill = {skill:String} AND measured <= {upto:Int32} AND generation >= {since:Int32}
-      AND ({window:UInt32} = 0 OR (generation, slot) IN (SELECT generation, slot FROM newest))"""
-
-_BOUND = """multiIf({by_reward:UInt8}, reward,
-            pairs >= 2 OR {errors:Float64} = 0, regret - {errors:Float64} * regret_se,
-            least(0, regret))"""
-
-# All of the skill are looked at once, each as it was last measured.
-_BEST = f"""
-SELECT 'best' AS kind, env_id, generation, slot, win_rate, regret, measured, toFloat64({_BOUND}) AS priority
-FROM standings
-WHERE {_SEEN} AND evicted = '' AND win_rate >= {{low:Float64}} AND win_rate <= {{high:Float64}}
-  AND ((generation, slot) NOT IN (SELECT generation, slot FROM later)
-       OR (generation, slot, measured) IN (SELECT generation, slot, last FROM later))
-ORDER BY priority DESC, env_id
-LIMIT {{best:UInt32}}
-"""  # noqa: S608  (our own text; values are bound)
-
-
-def _from_the_newest(condition: str) -> str:
-    """Environments as they were last measured, in no order: who limits them says which."""
-    return f"""
-    SELECT env_id, generation, slot, win_rate, regret, measured
-    FROM
-    (
-        SELECT env_id, generation, slot, win_rate, regret, measured, evicted FROM standings
-        WHERE {_SEEN} AND {condition}
-        ORDER BY generation DESC, slot DESC, measured DESC
-        LIMIT 1 BY generation, slot
-    )
-    WHERE evicted = ''"""  # noqa: S608  (our own text; values are bound)
-
-
-def _newest_of(kind: str, place: str, condition: str) -> str:
-    return f"""
-SELECT '{kind}' AS kind, env_id, generation, slot, win_rate, regret, measured, toFloat64(generation) AS priority
-FROM ({_from_the_newest(place)} AND {condition} ORDER BY generation DESC, slot DESC LIMIT {{{kind}:UInt32}})
-"""  # noqa: S608  (our own text; values are bound)
-
-
-_RANKED = f"WITH newest AS ({_NEWEST}), later AS ({_LATER})" + "UNION ALL".join(
-    [
-        _BEST,
-        _newest_of("easy", "generation > {aged:Int32}", "win_rate > {over:Float64}"),
-        _newest_of("hard", "true", "win_rate < {under:Float64}"),
-    ]
-)
-
-_REPEATED = f"""
-WITH
-    newest AS ({_NEWEST}),
-    copies AS
-    (
-        SELECT pair.1 AS env_id, sum(pair.2) AS times
-        FROM
-        (
-            SELECT arrayJoin(arrayZip(mapKeys(repeated), mapValues(repeated))) AS pair
-            FROM generations FINAL
-            WHERE run_id = {{run:String}} AND generation <= {{upto:Int32}} AND generation > {{aged:Int32}}
-        )
-        GROUP BY env_id
-    )
-SELECT 'repeated' AS kind, current.env_id AS env_id, generation, slot, win_rate, regret, measured, toFloat64(times) AS priority
-FROM ({_from_the_newest("env_id IN (SELECT env_id FROM copies)")}) AS current
-INNER JOIN copies ON current.env_id = copies.env_id
-ORDER BY priority DESC, env_id
-LIMIT {{repeated:UInt32}}
-"""  # noqa: S608  (our own text; values are bound)
 
 _SIGNATURES = """
 SELECT env_id, signature FROM verdicts
@@ -183,20 +91,7 @@ async def rank_candidates(
     """
     if not settings.enabled or upto < 0:
         return []
-    values = {
-        "run": run_id, "upto": upto, "skill": skill, "window": settings.window,
-        "since": max(0, upto - settings.generations + 1) if settings.generations else 0,
-        "low": settings.frontier[0], "high": settings.frontier[1], "under": settings.negative[0], "over": settings.negative[1],
-        "by_reward": int(settings.priority == "reward"), "errors": settings.lcb_errors,
-        "aged": upto - settings.age_out if settings.age_out else -1,
-    }  # fmt: skip
-    drawn = max(DRAWN, settings.window)
-    most = {"best": settings.top + len(settings.negatives), "easy": drawn, "hard": drawn}
-    again = settings.negatives.count("repeated")
-    candidates, repeated = await asyncio.gather(
-        _distinct(store, _RANKED, values, most), _distinct(store, _REPEATED, values, {"repeated": again} if again else {})
-    )
-    ranked = [*candidates, *repeated]
+    ranked = await rank(store, run_id, upto, skill, settings)
     if settings.diversity == "none":
         return ranked
     best = {one.env_id for one in [one for one in ranked if one.kind == BEST][: settings.top + len(settings.negatives)]}
@@ -230,25 +125,6 @@ async def select_memory(
     """The lines of one prompt; rank once where many prompts of a skill see the same memory."""
     candidates = await rank_candidates(store, run_id, upto, skill, settings)
     return await read_lines(store, run_id, choose(candidates, settings, draw), skill, settings)
-
-
-async def _distinct(store: Store, sql: str, values: Row, most: dict[str, int]) -> list[Candidate]:
-    """The first `most` environments of each kind, best first. The store may hold copies of a row that it has not merged yet: rows
-    are asked for beyond the number, and once more where copies filled them."""
-    copies = 3
-    while most:
-        limits = {kind: copies * number for kind, number in most.items()}
-        rows = await store.async_query(sql, {**values, **limits, "reach": copies * int(values["window"])})
-        rows.sort(key=lambda row: (row["kind"], -row["priority"], row["env_id"]))
-        own = {(row["kind"], row["env_id"]): row for row in rows}
-        asked = Counter(row["kind"] for row in rows)
-        given = Counter(kind for kind, _ in own)
-        if all(asked[kind] < limits[kind] or given[kind] >= most[kind] for kind in most):
-            names = ("env_id", "kind", "generation", "win_rate", "regret", "measured")
-            chosen = [Candidate(**{name: row[name] for name in names}) for row in own.values()]
-            return [one for kind in most for one in [one for one in chosen if one.kind == kind][: most[kind]]]
-        copies *= 2
-    return []
 
 
 async def _look_up(

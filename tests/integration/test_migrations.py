@@ -88,6 +88,31 @@ def test_an_episode_from_before_its_tokens_were_stored_outlives_the_migration_up
         client.close()
 
 
+def test_standings_from_before_their_order_by_regret_are_in_it_after_the_migration(dsn: str, tmp_path: Path) -> None:
+    older = tmp_path / "older"
+    shutil.copytree(FOLDER, older)
+    for path in older.glob("013_*"):
+        path.unlink()
+    migrate(dsn, older)
+    ordered = (
+        "SELECT sum(rows) AS n FROM system.projection_parts WHERE active AND database = currentDatabase() AND name = 'by_regret'"
+    )
+    client = connect(dsn)
+    try:
+        columns = ["run_id", "skill", "env_id", "generation", "measured", "regret", "_version"]
+        client.insert("standings", columns, [["r", "s", f"e{place}", place, place, 0.1, 1] for place in range(5)])
+        assert migrate(dsn) == [13]
+        assert client.query(ordered) == [{"n": 5}]
+        client.insert("standings", columns, [["r", "s", "e0", 0, 3, 0.2, 1]])
+        client.command("OPTIMIZE TABLE standings FINAL")
+        assert client.query(ordered) == [{"n": 6}]
+        assert roll_back(dsn) == [13]
+        assert client.query(ordered) == [{"n": 0}]
+        assert client.query("SELECT count() AS n FROM standings FINAL") == [{"n": 6}]
+    finally:
+        client.close()
+
+
 def test_every_migration_can_be_undone_and_every_table_drops_repeated_blocks() -> None:
     ups = {path.name.removesuffix(".up.sql") for path in FOLDER.glob("*.up.sql")}
     assert ups == {path.name.removesuffix(".down.sql") for path in FOLDER.glob("*.down.sql")}
