@@ -19,8 +19,12 @@ from infra.selection import BEST, EASY, HARD, Candidate
 from schemas.settings import MemorySettings
 
 DRAWN = 64  # newest environments of a kind of negative among which one is drawn
-NEWEST = 8192  # rows of a skill that are looked at first
+NEWEST = 4096  # rows of a skill that are looked at first
 ALL = 2**31
+
+# By run and skill: a lower bound of regret that enough of the newest environments reached when last asked. Who guesses by it need
+# not wait for them; the answer itself says whether the guess was right. It changes how long a question takes, never its answer.
+_reached: dict[tuple[str, str], float] = {}
 
 # An environment's generation and slot as one number: compared quickly, and by no index.
 _PLACE = "(toUInt64(generation) * 4294967296 + slot)"
@@ -122,7 +126,7 @@ SELECT 'repeated' AS kind, env_id, generation, slot, win_rate, regret, measured,
 FROM
 (
     SELECT env_id, generation, slot, win_rate, regret, measured, evicted FROM standings
-    WHERE {seen} AND env_id IN (SELECT arrayJoin(mapKeys(repeated)) {_REPETITIONS})
+    WHERE {seen} AND env_id IN (SELECT arrayJoin(mapKeys(times)))
     ORDER BY generation DESC, slot DESC, measured DESC
     LIMIT 1 BY generation, slot
 )
@@ -176,19 +180,27 @@ async def _oldest(store: Store, values: Row) -> tuple[int, int]:
 
 async def _ranked(store: Store, values: Row, most: dict[str, int]) -> list[Row]:
     """The first `most` of each kind but the repeated."""
-    found = await _newest(store, values, most)
+    place = (values["run"], values["skill"])
+    guess = _reached.get(place, math.inf) if not values["window"] and not values["by_reward"] else math.inf
+    wanted = {BEST: most[BEST]} if guess < math.inf else {}
+    found, best = await asyncio.gather(_newest(store, values, most), _beyond_newest(store, {**values, "least": guess}, wanted))
     missing = {kind: number for kind, number in most.items() if kind not in found.certain}
-    more: list[Row] = []
-    if missing:
-        best, least = found.rows[BEST], -math.inf
-        if len(best) == most[BEST] and not values["by_reward"]:
-            least = (
-                best[-1]["priority"] - 1e-9
-            )  # no bound is above its regret; less is as right, whatever becomes of the last digit
-        sql = _OVERTAKEN + "UNION ALL".join(_beyond(kind) for kind in missing)
-        more = await _distinct(store, sql, {**values, "least": least}, missing)
-    by_kind = {kind: [row for row in more if row["kind"] == kind] for kind in missing}
-    return [row for kind in most for row in (by_kind[kind] if kind in missing else found.rows[kind])]
+    if len(best) == most[BEST] and best[-1]["priority"] >= guess:
+        missing.pop(BEST, None)  # whoever has less regret than the guess has a lower bound than all of these
+    else:
+        best = found.rows[BEST]
+    least = -math.inf
+    if BEST not in found.certain and len(found.rows[BEST]) == most[BEST] and not values["by_reward"]:
+        least = found.rows[BEST][-1]["priority"] - 1e-9  # a lower one is as right, whatever becomes of its last digit
+        _reached[place] = least
+    more = await _beyond_newest(store, {**values, "least": least}, missing)
+    rows = {**found.rows, BEST: best} | {kind: [row for row in more if row["kind"] == kind] for kind in missing}
+    return [row for kind in most for row in rows[kind]]
+
+
+async def _beyond_newest(store: Store, values: Row, most: dict[str, int]) -> list[Row]:
+    """The first `most` of the kinds among all that may be seen."""
+    return await _distinct(store, _OVERTAKEN + "UNION ALL".join(_beyond(kind) for kind in most), values, most)
 
 
 async def _newest(store: Store, values: Row, most: dict[str, int]) -> _Newest:

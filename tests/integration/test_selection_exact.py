@@ -14,7 +14,7 @@ import pytest
 from infra.clickhouse import ClickHouseStore, connect, parse_dsn
 from infra.local.store import LocalStore
 from infra.memory import rank_candidates
-from infra.ranking import DRAWN
+from infra.ranking import DRAWN, NEWEST
 from infra.selection import BEST, EASY, HARD, REPEATED
 from schemas.settings import MemorySettings, build_recipe
 
@@ -147,17 +147,20 @@ async def _rank(dsn: str, run_id: str, asked: list[tuple[str, int, str]]) -> lis
     return [[(one.kind, one.env_id, one.generation, one.win_rate, one.regret, one.measured) for one in own] for own in found]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("seed", "newest"), [(1, NEWEST), (2, 40), (3, 150)], ids=["all are new", "few are new", "some are new"])
 def test_a_ranking_is_what_the_rules_say_of_the_rows_before_and_after_copies_are_merged(
-    store: LocalStore, client: ClickHouseStore, run_id: str, seed: int
+    store: LocalStore, client: ClickHouseStore, run_id: str, monkeypatch: pytest.MonkeyPatch, seed: int, newest: int
 ) -> None:
+    monkeypatch.setattr("infra.ranking.NEWEST", newest)
     made = _make(run_id, seed)
     for table in ("standings", "rewards", "generations"):
         _put(client, table, getattr(made, table), seed)
     asked = [(rule, upto, skill) for rule in RULES for upto, skill in ((GENERATIONS - 1, "s"), (GENERATIONS // 2, "t"), (0, "s"))]
     expected = {one: _reckon(made, one[1], one[2], RULES[one[0]]) for one in asked}
     assert sum(len(own) for own in expected.values()) > 500
-    assert dict(zip(asked, asyncio.run(_rank(store.dsn, run_id, asked)), strict=True)) == expected
+    again = asked[::-1]  # by what other questions have left behind
+    for order in (asked, again):
+        assert dict(zip(order, asyncio.run(_rank(store.dsn, run_id, order)), strict=True)) == expected
     for table in ("standings", "rewards", "generations"):
         client.command(f"OPTIMIZE TABLE {table} FINAL")
     assert dict(zip(asked, asyncio.run(_rank(store.dsn, run_id, asked)), strict=True)) == expected
