@@ -26,6 +26,9 @@ ALL = 2**31
 # not wait for them; the answer itself says whether the guess was right. It changes how long a question takes, never its answer.
 _reached: dict[tuple[str, str], float] = {}
 
+# Some of these are asked at once, each reads little, and none is asked twice with equal values.
+_SHORT = "SETTINGS max_threads = 1, compile_expressions = 0"
+
 # An environment's generation and slot as one number: compared quickly, and by no index.
 _PLACE = "(toUInt64(generation) * 4294967296 + slot)"
 
@@ -40,6 +43,7 @@ WHERE {_VALID}
 GROUP BY generation, slot
 ORDER BY generation DESC, slot DESC
 LIMIT {{window:UInt32}}
+{_SHORT}
 """  # noqa: S608  (our own text; values are bound)
 
 _SKILL = "run_id = {run:String} AND skill = {skill:String} AND measured <= {upto:Int32}"
@@ -86,6 +90,7 @@ ARRAY JOIN [{kinds}] AS kind
 WHERE kind != ''
 ORDER BY kind, priority DESC, env_id
 LIMIT {{most:UInt32}} BY kind
+{_SHORT}
 """  # noqa: S608  (our own text; values are bound)
 
 
@@ -133,6 +138,7 @@ FROM
 WHERE evicted = ''
 ORDER BY priority DESC, env_id
 LIMIT {{repeated:UInt32}}
+{_SHORT}
 """  # noqa: S608  (our own text; values are bound)
 
 
@@ -200,7 +206,7 @@ async def _ranked(store: Store, values: Row, most: dict[str, int]) -> list[Row]:
 
 async def _beyond_newest(store: Store, values: Row, most: dict[str, int]) -> list[Row]:
     """The first `most` of the kinds among all that may be seen."""
-    return await _distinct(store, _OVERTAKEN + "UNION ALL".join(_beyond(kind) for kind in most), values, most)
+    return await _distinct(store, f"{_OVERTAKEN}{'UNION ALL'.join(_beyond(kind) for kind in most)}{_SHORT}", values, most)
 
 
 async def _newest(store: Store, values: Row, most: dict[str, int]) -> _Newest:

@@ -12,6 +12,11 @@ WITH
             SELECT env_id, generation, slot, design_attempt, skill, valid, rule
             FROM verdicts
             WHERE run_id = {run:String}
+                -- without a search the newest are the table's end, and no more is read
+                AND ({search:String} != '' OR generation >= (
+                    SELECT min(generation)
+                    FROM (SELECT generation FROM verdicts WHERE run_id = {run:String} ORDER BY generation DESC LIMIT {limit:UInt32})
+                ))
                 AND (positionCaseInsensitive(env_id, {search:String}) > 0
                     OR positionCaseInsensitive(skill, {search:String}) > 0
                     OR positionCaseInsensitive(if(valid, 'admitted', rule), {search:String}) > 0)
