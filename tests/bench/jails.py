@@ -6,12 +6,10 @@ falls on all of them alike. Who calls: table.py, and a test with tiny counts. Bl
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -197,8 +195,7 @@ class JailBench:
 
     def judgements(self) -> None:
         """Whole judgements of good designs: CPU and wall time, with the jails' own whole lives. Nano designs also beside work
-        that keeps memory and a processor in use, as trainer and samplers do in a run; and with host and jails on one processor:
-        they take turns, so what more they cost apart is the price of waking each other across."""
+        that keeps memory and a processor in use, as trainer and samplers do in a run."""
         for name, designs, count in (("nano", self.nano, self.counts.nano), ("large", self.large, self.counts.large)):
             for _ in range(count):
                 source, hint = designs[self._judged[name] % len(designs)]
@@ -208,16 +205,13 @@ class JailBench:
                     self.work.ask(b"b")
                     self._judge(f"{name} beside work", source, hint)
                     self.work.ask(b"e")
-                    self._judge(f"{name} together", source, hint, together=True)
 
-    def _judge(self, name: str, source: str, hint: str, *, together: bool = False) -> None:
+    def _judge(self, name: str, source: str, hint: str) -> None:
         self.gate.fill()
         time.sleep(READY_S)  # they stand ready: what their start has cost is spent, and is counted apart
         spares = [jail for spares in self.gate._spares.values() for jail in spares]
         started = sum(jail.cpu_s() for jail in spares)
-        groups = [jail.slot.group for jail in spares if jail.slot.group is not None]
-        with _on_one_processor([pid for group in groups for pid in group.processes()] if together else []):
-            verdict = judge(self.gate, source, hint)
+        verdict = judge(self.gate, source, hint)
         assert verdict.admitted, f"{verdict.rule}: {verdict.evidence}"
         self.samples[f"{name} cpu"].append(verdict.cpu_s)
         self.samples[f"{name} warm cpu"].append(verdict.cpu_s - started)
@@ -245,18 +239,6 @@ def _open(mode: str, **options: object) -> NsjailSandbox:
     sandbox = open_sandbox(mode, required_level="full", **options)  # type: ignore[arg-type] # names of modes
     assert isinstance(sandbox, NsjailSandbox)
     return sandbox
-
-
-@contextmanager
-def _on_one_processor(others: Sequence[int]) -> Iterator[None]:
-    """Has this thread and these processes run on one processor meanwhile, where there are others."""
-    free = os.sched_getaffinity(0)
-    try:
-        for pid in [0, *others] if others else []:
-            os.sched_setaffinity(pid, {min(free)})
-        yield
-    finally:
-        os.sched_setaffinity(0, free)
 
 
 def _start(sandbox: NsjailSandbox, source: str) -> float:

@@ -43,11 +43,7 @@ SAMPLED = (
         "kill",
     ),
     *("memory, jails", "memory, zygote", "memory, heavy jails", "memory, heavy zygote", "episode, fresh jail", "episode, zygote"),
-    *(
-        f"{case} {what}"
-        for case in ("nano", "nano beside work", "nano together", "large")
-        for what in ("cpu", "warm cpu", "wall")
-    ),
+    *(f"{case} {what}" for case in ("nano", "nano beside work", "large") for what in ("cpu", "warm cpu", "wall")),
 )
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from workers.gate import judge
 from workers.sandbox import open_sandbox
 from workers.sandbox.engine import NsjailSandbox
+from workers.sandbox.processor import one_processor
 
 pytestmark = pytest.mark.integration
 
@@ -67,6 +71,42 @@ def test_cpu_of_a_ready_jail_counts_once_it_is_taken() -> None:
 
     assert untaken_s > 0 or sandbox.level != "full"  # without cgroups a jail tells at its end only
     assert taken_s >= untaken_s
+
+
+def processors_of(sandbox: NsjailSandbox) -> list[set[int]]:
+    groups = [jail.slot.group for jail in sandbox._zygotes.values()]
+    return [os.sched_getaffinity(pid) for group in groups if group for pid in group.processes()]
+
+
+def test_jail_goes_where_the_thread_that_takes_it_may_go_and_the_next_one_anywhere() -> None:
+    free = os.sched_getaffinity(0)
+    sandbox = opened({0: 2})
+    try:
+        with one_processor(), sandbox.open(SOURCE, max_turns=25) as session:
+            session.reset(1)  # the child lives
+            here = os.sched_getaffinity(0)
+            kept = processors_of(sandbox)
+        assert len(here) == 1
+        assert all(places == here for places in kept)
+        assert len(kept) >= 3 or sandbox.level != "full"  # nsjail, the zygote and its child; without cgroups none is moved
+        sandbox.forget(SOURCE)
+        assert os.sched_getaffinity(0) == free
+        with sandbox.open(SOURCE, max_turns=25) as session:
+            session.reset(1)
+            assert all(places == free for places in processors_of(sandbox))
+    finally:
+        sandbox.close()
+
+
+def test_judgement_leaves_its_thread_free_also_where_it_refuses() -> None:
+    free = os.sched_getaffinity(0)
+    sandbox = opened({0: 2, 1: 1})
+    try:
+        assert not judge(sandbox, SOURCE, "Say it again, with care and in full.").admitted
+        assert not judge(sandbox, "import os\n" + SOURCE, "Say it again, with care and in full.").admitted
+    finally:
+        sandbox.close()
+    assert os.sched_getaffinity(0) == free
 
 
 def test_sandbox_that_is_never_used_starts_no_jail_and_one_that_closes_keeps_none() -> None:

@@ -19,6 +19,7 @@ from workers.gate.dynamic import Judged, Numbers
 from workers.gate.plays import Table, derive
 from workers.gate.rules import ALL_RULES, STATIC_RULES, GateInterrupted, GateRule, Refused, RuleProof, Verdict
 from workers.sandbox.base import Sandbox, SessionEnd, is_infrastructure
+from workers.sandbox.processor import one_processor
 
 __all__ = ["ALLOWED_IMPORTS", "ALL_RULES", "JAILS_OF_A_JUDGEMENT", "GateInterrupted", "GateRule", "RuleProof", "Verdict", "judge"]
 
@@ -60,25 +61,27 @@ def judge(
     """Judges one design. `form`: of the actions that plays will bring, by setting. `rules`: names of the staged
     rules to look at (default all); static rules always hold.
 
-    Blocks for some tenths of a second. Raises GateInterrupted where the machine ended a session: judge again, it is no verdict.
-    Equal sources and hints get equal verdicts: seeds and draws come from the source by hash.
+    Blocks for some tenths of a second, and keeps the calling thread on one processor meanwhile. Raises GateInterrupted where the
+    machine ended a session: judge again, it is no verdict. Equal sources and hints get equal verdicts: seeds and draws come from
+    the source by hash.
     """
     began_s, cpu_s = time.monotonic(), sandbox.cpu_s() + time.process_time()
     proof: list[RuleProof] = []
     judged: Judged | None = None
     play_source, rule, evidence = "", "", ""
     try:
-        static.check_static(source, allowed_imports)
-        proof += [RuleProof(passed.value, True) for passed in GateRule if passed in STATIC_RULES]
-        play_source = static.cut_solution(source)
-        seeds = [derive(source, "seed", index) for index in range(dynamic.SEEDS)]
-        judged = Judged(Table(sandbox, play_source, max_turns), source, hint, seeds, form=form)
-        if rules is not None and GateRule.AFTER_END.value not in rules:
-            judged.beyond_end = 0
-        dynamic.ask_witness(judged)
-        for stage, check in STAGES:
-            if stage in ALWAYS or rules is None or stage.value in rules:
-                proof.append(RuleProof(stage.value, True, "", check(judged)))
+        with one_processor():
+            static.check_static(source, allowed_imports)
+            proof += [RuleProof(passed.value, True) for passed in GateRule if passed in STATIC_RULES]
+            play_source = static.cut_solution(source)
+            seeds = [derive(source, "seed", index) for index in range(dynamic.SEEDS)]
+            judged = Judged(Table(sandbox, play_source, max_turns), source, hint, seeds, form=form)
+            if rules is not None and GateRule.AFTER_END.value not in rules:
+                judged.beyond_end = 0
+            dynamic.ask_witness(judged)
+            for stage, check in STAGES:
+                if stage in ALWAYS or rules is None or stage.value in rules:
+                    proof.append(RuleProof(stage.value, True, "", check(judged)))
     except Refused as refused:
         rule, evidence = refused.rule.value, refused.evidence
         proof.append(RuleProof(rule, False, evidence, refused.numbers))

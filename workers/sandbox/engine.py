@@ -11,6 +11,7 @@ Who calls: the gate, rollout workers, audits. Safe for a few threads.
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
@@ -57,7 +58,7 @@ class NsjailSandbox:
             jail = self._zygote(source, hash_seed, limits) if self._mode == "zygote" else self._fresh(source, hash_seed, limits)
             jail.busy += 1
         try:
-            return EpisodeSession(jail, max_turns, limits, self._after)
+            return self._begin(jail, max_turns, limits)
         except SessionEnd:
             raise
         except BaseException:
@@ -72,7 +73,7 @@ class NsjailSandbox:
             jail = self._fresh(source, 0, DEFAULT_LIMITS)
             jail.busy += 1
         try:
-            with EpisodeSession(jail, 25, DEFAULT_LIMITS, self._after) as session:
+            with self._begin(jail, 25, DEFAULT_LIMITS) as session:
                 return [session.solve(seed) for seed in seeds]
         finally:
             self._drop(jail)
@@ -142,6 +143,14 @@ class NsjailSandbox:
         jail = spares.popleft() if spares else self._start(hash_seed, limits)
         jail.load(source)
         return jail
+
+    def _begin(self, jail: Jail, max_turns: int, limits: Limits) -> EpisodeSession:
+        """A session. The jail is no child of the thread that begins it: once it lives, it goes where the thread may go."""
+        session = EpisodeSession(jail, max_turns, limits, self._after)
+        processors = os.sched_getaffinity(0)
+        if processors != jail.processors:
+            jail.keep_to(processors)
+        return session
 
     def _start(self, hash_seed: int, limits: Limits) -> Jail:
         free = self._free_slots.get(limits.memory_bytes)

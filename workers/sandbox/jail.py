@@ -66,6 +66,7 @@ class Jail:
         self.hash_seed = hash_seed
         self.busy = 0
         self.stopped = False
+        self.processors = setup.launcher.processors
         self._setup = setup
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -110,6 +111,14 @@ class Jail:
     def pid(self) -> int:
         """nsjail's process id. Blocks until the launcher has forked it; raises SandboxError."""
         return self._setup.launcher.pid(self._id)
+
+    def keep_to(self, processors: set[int]) -> None:
+        """Lets the jail's processes, as far as its slot's cgroup tells them, run on these processors only. Never raises: what
+        can't be moved stays where it is."""
+        self.processors = processors
+        for pid in self.slot.group.processes() if self.slot.group else []:
+            with suppress(OSError):
+                os.sched_setaffinity(pid, processors)
 
     def load(self, source: str) -> None:
         """Sends the source. Raises SessionEnd where it can't be sent."""

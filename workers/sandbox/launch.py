@@ -40,6 +40,7 @@ class LauncherClient:
         self._readable, self._writable = select.poll(), select.poll()
         self._readable.register(self._socket, select.POLLIN)
         self._writable.register(self._socket, select.POLLOUT)
+        self.processors = os.sched_getaffinity(0)  # where the launcher may run, and what it starts
         binary = getattr(sys, "_base_executable", sys.executable)
         try:
             self._process = subprocess.Popen(
