@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.fakes.sandbox import FakeSandbox
+from workers.gate import plays
 from workers.gate.plays import CPU_S, ON_ONE_OBJECT, Play, Table, constant, scripted
 from workers.gate.rules import GateInterrupted, GateRule, Refused
 from workers.sandbox.base import EndReason
@@ -43,9 +44,9 @@ def test_info_of_any_reset_is_refused_of_the_first_as_of_the_last_on_one_object(
         (tells_later, lambda table: table.repeat([recorded] * 3, GateRule.RESET)),
         (tells_later, lambda table: table.play_each(["a"] * 3, [1], GateRule.SURVIVES)),
     ]
-    for source, plays in ways:
+    for source, way in ways:
         with pytest.raises(Refused) as caught:
-            plays(table_of(source)[0])
+            way(table_of(source)[0])
         assert caught.value.rule is GateRule.INFO
 
 
@@ -152,7 +153,8 @@ def test_environment_that_fails_while_actions_are_tried_is_refused_by_the_rule_t
     assert caught.value.rule is GateRule.SURVIVES
 
 
-def test_judgement_that_uses_up_its_processor_time_is_refused() -> None:
+def test_judgement_that_uses_up_its_processor_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plays, "LOOK_S", 0.0)
     table, sandbox = table_of()
     table.play(3, scripted(["a"]))
     sandbox.used_s = CPU_S + 1
