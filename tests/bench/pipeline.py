@@ -30,7 +30,7 @@ from tests.bench.table import Row
 
 LIMIT_S = 1200
 COMMON: dict[str, Any] = {
-    "schedule.steps": 12,
+    "schedule.steps": 8,
     "design.environments": 16,
     "design.units": 1,
     "rollout.plain_plays": 8,
