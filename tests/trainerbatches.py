@@ -16,14 +16,14 @@ VOCABULARY = 53
 TABLE = [SamplingSettings(temperature=0.8, top_p=0.9, top_k=30), SamplingSettings()]
 
 
-def save_model(folder: Path) -> Path:
-    """A Qwen3 of two layers with tied embeddings, its weights by a fixed seed."""
+def save_model(folder: Path, vocabulary: int = VOCABULARY, seed: int = 11) -> Path:
+    """A Qwen3 of two layers with tied embeddings, its weights by the seed."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    torch.manual_seed(11)
+    torch.manual_seed(seed)
     config = Qwen3Config(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         hidden_size=32,
         intermediate_size=48,
         num_hidden_layers=2,

@@ -19,6 +19,7 @@ from schemas.run import RunStarted
 from schemas.settings import BrokerSettings, ProcessContext, Recipe, build_recipe
 from schemas.topics import Topic
 from schemas.train import AGENT, DESIGNER, BatchReady, Sample
+from tests.trainerbatches import save_model
 from trainer.logbook import TOPICS
 
 VOCABULARY = 61
@@ -27,22 +28,7 @@ SETTINGS = SamplingSettings(temperature=0.9, top_p=0.95, top_k=0)
 
 def save_log_model(folder: Path) -> Path:
     """The model whose vocabulary the tokens are of."""
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    torch.manual_seed(5)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        tie_word_embeddings=True,
-    )
-    Qwen3ForCausalLM(config).save_pretrained(folder)
-    return folder
+    return save_model(folder, VOCABULARY, seed=5)
 
 
 Found = TypeVar("Found", bound=Record)
