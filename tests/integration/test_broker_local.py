@@ -16,7 +16,9 @@ import pytest
 from infra.cli.services import Services, outlast
 from infra.kafka import ControlReader, check_broker, fetch, make_producer
 from infra.local import broker as broker_module
-from infra.local.broker import LocalBroker
+from infra.local import startcache
+from infra.local.broker import LocalBroker, ensure_start_cache
+from infra.local.jars import ensure_jars
 from infra.local.processes import born_at
 from infra.topics import create_topics
 from schemas.errors import BrokerError, DiskFullError, PortInUseError
@@ -163,3 +165,26 @@ def test_a_detached_broker_whose_starter_is_killed_while_it_starts_is_found_agai
     found.stop()
     assert not born_at(pid)
     assert LocalBroker.attach(tmp_path) is None
+
+
+def test_a_start_uses_the_cache_that_was_made_for_it_and_does_without_one_that_does_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jars = ensure_jars()
+    made = ensure_start_cache(lambda _: None)  # of `make install`, where the broker was shown something to do
+    assert startcache.find(jars, broker_module.JVM_OPTIONS) == made
+    assert startcache.find(jars, ["-Xmx1g", *broker_module.JVM_OPTIONS]) is None
+
+    def start(cache: Path) -> list[str]:
+        monkeypatch.setattr(startcache, "find", lambda *_: cache)
+        local = LocalBroker.start(tmp_path / cache.stem)
+        try:
+            assert f"-XX:AOTCache={cache}" in Path(f"/proc/{local.pid}/cmdline").read_text().split("\0")
+            return [line for line in Path(f"/proc/{local.pid}/maps").read_text().splitlines() if line.endswith(cache.suffix)]
+        finally:
+            local.stop()
+
+    assert start(made)
+    broken = tmp_path / "broken.aot"
+    broken.write_bytes(made.read_bytes()[: 2**20])
+    assert not start(broken)
