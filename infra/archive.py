@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
 import struct
 import zlib
 from collections import Counter
@@ -27,7 +26,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 import msgspec
 
 from infra.claims import MAX_CLAIM_BYTES
-from infra.policystore import flush_folder, write_error
+from infra.durable import Draft, draft_folder, write_durably, write_error
 from infra.recordsource import LogRecord
 from schemas.codec import decode
 from schemas.errors import ArchiveError, DiskFullError, RecordError, SettingsError
@@ -136,26 +135,27 @@ class ArchiveWriter:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise SettingsError(f"--out {folder} exists and is not an empty folder", "Name a new one")
         self.folder = folder
-        self._draft = folder.parent / f".draft-{folder.name}-{os.getpid()}"
+        self._holder = contextlib.ExitStack()
+        self._draft = Draft(folder)  # until entered
         self._part: _Part | None = None
         self._files: list[ArchivedFile] = []
 
     def __enter__(self) -> Self:
         with self._told():
-            self._draft.mkdir(parents=True)
+            self._draft = self._holder.enter_context(draft_folder(self.folder.parent, self.folder.name))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         if self._part is not None:
             self._part.abandon()
-        shutil.rmtree(self._draft, ignore_errors=True)
+        self._holder.close()
 
     def write(self, one: LogRecord) -> None:
         """Adds a record; those of one partition follow each other."""
         with self._told():
             if self._part is None or (self._part.topic, self._part.partition) != (one.topic, one.partition):
                 self._close_part()
-                self._part = _Part(self._draft, one.topic, one.partition)
+                self._part = _Part(self._draft.folder, one.topic, one.partition)
             self._part.write(one)
 
     def finish(self, run_id: str, recipe_name: str, source: str, created_at: float) -> Manifest:
@@ -172,15 +172,8 @@ class ArchiveWriter:
                 files=self._files,
             )
             manifest = msgspec.structs.replace(manifest, sha256=manifest.digest())
-            with (self._draft / MANIFEST).open("wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            flush_folder(self._draft)
-            if self.folder.is_dir():
-                self.folder.rmdir()  # empty, or this raises
-            self._draft.rename(self.folder)
-            flush_folder(self.folder.parent)
+            write_durably(self._draft.folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
+            self._draft.keep(self.folder)
         return manifest
 
     def _close_part(self) -> None:

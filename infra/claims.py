@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from infra.policystore import flush_folder, write_error
+from infra.durable import DRAFT, flush_folder, write_error
 from schemas.codec import decode, encode, too_large
 from schemas.common import Part, Record
 from schemas.errors import ClaimError, DiskFullError, RecordError, SettingsError
@@ -71,7 +71,7 @@ class FolderShelf:
             target.parent.mkdir(parents=True, exist_ok=True)
             if self._is_whole(path, data):
                 return
-            descriptor, draft = tempfile.mkstemp(prefix=".draft-", dir=target.parent)
+            descriptor, draft = tempfile.mkstemp(prefix=DRAFT, dir=target.parent)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
                 file.flush()

@@ -1,25 +1,24 @@
 """Policies as ordinary Hugging Face folders below one place, safetensors only, known by the digest of their files.
 
 In: folders of a policy, or a PolicyPublished record. Out: a digest and a place, or a local folder whose digest was checked.
-Called by the trainer (publish, prune), the samplers and the commands (fetch). A policy appears whole or not at all: files go to
-a temporary folder, are flushed to the disk and renamed. What is covered: no pickled weights, no remote code, no links, nothing
+Called by the trainer (publish, prune), the samplers and the commands (fetch). A policy appears whole or not at all: it is
+written as a draft (infra/durable.py). What is covered: no pickled weights, no remote code, no links, nothing
 outside the place, no other bytes than the digest names. Not covered: a model that is bad but whole.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from schemas.errors import DiskFullError, ModelError, PolicyError, SettingsError
+from infra.durable import DRAFT, copy_durably, draft_folder, write_error
+from schemas.errors import ModelError, PolicyError, SettingsError
 from schemas.train import PolicyPublished
 
 WEIGHTS = ".safetensors"
@@ -29,7 +28,6 @@ CODE_KEYS = ("auto_map", "attn_implementation", "_attn_implementation", "experts
 NOT_POLICY = frozenset({"README.txt", "LICENSE.txt", "optimizer.json", "trainer_state.json"})
 DIGEST_IN_NAME = 16
 _FOLDER = re.compile(r"v(\d{8})-[0-9a-f]{16}")
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class PolicyStore:
@@ -51,23 +49,13 @@ class PolicyStore:
         target = self.place / f"v{version:08d}-{digest[:DIGEST_IN_NAME]}"
         if self._is_whole(target, digest):
             return digest, str(target)
-        draft: Path | None = None
         try:
-            self.place.mkdir(parents=True, exist_ok=True)
-            draft = Path(tempfile.mkdtemp(prefix=f".draft-{version}-", dir=self.place))
-            draft.chmod(0o755)  # samplers may run as another user
-            for name in files:
-                copy_durably(folder / name, draft / name)
-            flush_folder(draft)
-            if target.exists():  # a damaged copy of an earlier try
-                shutil.rmtree(target)
-            draft.rename(target)
-            flush_folder(self.place)
+            with draft_folder(self.place, str(version)) as draft:
+                for name in files:
+                    copy_durably(folder / name, draft.folder / name)
+                draft.keep(target, replace=True)  # what stands there is a damaged copy of an earlier try
         except OSError as problem:
             raise write_error(problem, f"policy {version} below {self.place}") from problem
-        finally:
-            if draft is not None:
-                shutil.rmtree(draft, ignore_errors=True)
         return digest, str(target)
 
     def fetch(self, published: PolicyPublished) -> Path:
@@ -116,7 +104,7 @@ class PolicyStore:
             if match and int(match[1]) not in keep:
                 removed.append(int(match[1]))
                 shutil.rmtree(folder, ignore_errors=True)
-            elif folder.name.startswith(".draft-"):
+            elif folder.name.startswith(DRAFT):
                 shutil.rmtree(folder, ignore_errors=True)
         return removed
 
@@ -181,27 +169,3 @@ def files_digest(folder: Path, names: Iterable[str]) -> str:
         with (folder / name).open("rb") as file:
             digest.update(f"{name}\x1f{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
     return digest.hexdigest()
-
-
-def copy_durably(source: Path, target: Path) -> None:
-    """Copies a file's bytes and flushes them to the disk."""
-    with source.open("rb") as reading, target.open("wb") as writing:
-        shutil.copyfileobj(reading, writing, 1 << 20)
-        writing.flush()
-        os.fsync(writing.fileno())
-
-
-def flush_folder(folder: Path) -> None:
-    """Makes renames in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_error(problem: OSError, what: str) -> DiskFullError | PolicyError:
-    """The boundary error for a failed write of `what`."""
-    if problem.errno in _FULL:
-        return DiskFullError(f"no space left to write {what}", "Free space and start again: what stood there before is whole")
-    return PolicyError(f"can't write {what} ({problem.strerror or problem})", "Check the folder and its rights")

@@ -1,7 +1,7 @@
 """Checkpoints: weights, optimizer, random state, step and log position in one folder that is there whole or not at all.
 
 In: tensors and a Progress. Out: a folder step-NNNNNNNN-DIGEST below the run's checkpoint folder. Called by trainer/loop. It is
-written under another name, flushed to the disk and renamed; older ones go only after that. Its name holds the digest of its
+written as a draft (infra/durable.py); older ones go only after that. Its name holds the digest of its
 manifest, the manifest the digests of its files; tensors are safetensors and the rest JSON, so reading runs no code. Raises
 DiskFullError (what stood there stays whole). Damaged checkpoints are passed over: the step is trained again, to the same weights.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from infra.policystore import flush_folder, write_error
+from infra.durable import DRAFT, draft_folder, write_durably, write_error
 from infra.telemetry import get_logger
 from schemas.common import Reference
 from schemas.errors import CheckpointError, TrainingError
@@ -70,24 +69,16 @@ class CheckpointStore:
         """Writes a checkpoint; durable when this returns. Then removes all but it, the one before, the last good and lasting."""
         from safetensors.torch import save
 
-        draft = self.folder / f".draft-{os.getpid()}"
         try:
-            draft.mkdir(parents=True, exist_ok=True)
-            digests = {
-                name: _write(draft / name, data)
-                for name, data in ((TENSORS, save(dict(tensors))), (PROGRESS, msgspec.json.encode(progress)))
-            }
-            digest = _write(draft / MANIFEST, json.dumps(digests, sort_keys=True).encode())
-            target = self.folder / f"step-{progress.version:08d}-{digest[:16]}"
-            flush_folder(draft)
-            if target.exists():
-                shutil.rmtree(target)
-            draft.rename(target)
-            flush_folder(self.folder)
+            with draft_folder(self.folder, str(progress.version)) as draft:
+                digests = {
+                    name: _write(draft.folder / name, data)
+                    for name, data in ((TENSORS, save(dict(tensors))), (PROGRESS, msgspec.json.encode(progress)))
+                }
+                digest = _write(draft.folder / MANIFEST, json.dumps(digests, sort_keys=True).encode())
+                target = draft.keep(self.folder / f"step-{progress.version:08d}-{digest[:16]}", replace=True)
         except OSError as problem:
             raise write_error(problem, f"checkpoint {progress.version} below {self.folder}") from problem
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
         self._prune(progress)
         return target
 
@@ -127,7 +118,7 @@ class CheckpointStore:
             lasting = self._keep_every > 0 and version % self._keep_every == 0 and version <= progress.version
             if version not in keep and not lasting:
                 shutil.rmtree(folder, ignore_errors=True)
-        for draft in self.folder.glob(".draft-*"):
+        for draft in self.folder.glob(f"{DRAFT}*"):
             shutil.rmtree(draft, ignore_errors=True)
 
 
@@ -166,10 +157,7 @@ def _told_damage(folder: Path) -> Iterator[None]:
 
 def _write(path: Path, data: bytes) -> str:
     """Writes and flushes a file; its sha256."""
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    write_durably(path, data)
     return hashlib.sha256(data).hexdigest()
 
 

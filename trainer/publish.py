@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from infra.policystore import WEIGHTS, PolicyStore, policy_files, write_error
+from infra.durable import DRAFT, write_error
+from infra.policystore import WEIGHTS, PolicyStore, policy_files
 from schemas import ids
 from schemas.common import pack_floats, pack_ints
 from schemas.train import Canary, PolicyPublished
@@ -80,7 +81,7 @@ def publish(
         digest, place = store.publish(0, origin)
     else:
         try:
-            with tempfile.TemporaryDirectory(prefix=".draft-export-", dir=store.place) as draft:
+            with tempfile.TemporaryDirectory(prefix=f"{DRAFT}export-", dir=store.place) as draft:
                 write_policy(Path(draft), origin, weights, engine.settings.dtype)
                 digest, place = store.publish(version, Path(draft))
         except OSError as problem:

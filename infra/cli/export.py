@@ -7,8 +7,6 @@ are merged in already. Raises SettingsError, ModelError, DiskFullError, PolicyEr
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +14,8 @@ import typer
 
 from infra.cli import options
 from infra.cli.rundir import find_run_folder, read_notes
-from infra.policystore import PolicyStore, copy_durably, flush_folder, policy_files, write_error
+from infra.durable import copy_durably, draft_folder, write_error
+from infra.policystore import PolicyStore, policy_files
 from schemas.errors import SettingsError
 
 
@@ -54,15 +53,10 @@ def copy_policy(source: Path, out: Path) -> None:
     """Copies the policy's files to `out`, which appears at once and whole."""
     if out.exists():
         raise SettingsError(f"--out {out} exists already", "Name a folder that does not")
-    draft = out.with_name(f".{out.name}.draft-{os.getpid()}")
     try:
-        draft.mkdir(parents=True)
-        for name in policy_files(source):
-            copy_durably(source / name, draft / name)
-        flush_folder(draft)
-        draft.rename(out)
-        flush_folder(out.parent)
+        with draft_folder(out.parent, out.name) as draft:
+            for name in policy_files(source):
+                copy_durably(source / name, draft.folder / name)
+            draft.keep(out)
     except OSError as problem:
         raise write_error(problem, f"the policy to {out}") from problem
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
