@@ -41,3 +41,8 @@ def make_plan(kinds: Sequence[str], stallable: Sequence[str], blows: int, seed: 
         stalls = draw.random() < STALL_SHARE and kind in stallable
         made.append(Blow(share, kind, STALL if stalls else KILL, draw.uniform(0.0, LONGEST_DELAY_S)))
     return made
+
+
+def count_due(waiting: Sequence[Blow], progress: float) -> int:
+    """How many of the blows that have not fallen should have, by the share of the undisturbed run's records that there are."""
+    return sum(1 for blow in waiting if progress >= blow.share)

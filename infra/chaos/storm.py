@@ -18,13 +18,13 @@ from pathlib import Path
 
 from infra.chaos.evidence import Evidence, LogFollower
 from infra.chaos.openwork import OpenWork
-from infra.chaos.plan import KILL, STALL, Blow
+from infra.chaos.plan import KILL, STALL, Blow, count_due
 from infra.chaos.victims import BROKER, MEMORY, STALL_S, STORE, SUPERVISOR, find_victims, strike
 from infra.local.processes import OwnedProcess, last_lines
 from schemas.errors import BrokerError, StageTimeoutError, SupervisorError
 from schemas.settings import BrokerSettings, Recipe
 
-PATIENCE_S = 20.0  # for a kind to be busy; then another that is busy takes its place
+PATIENCE_S = 20.0  # for a kind to be busy; then another that is busy takes its place. Shared by all blows that are due
 ORPHANS_LIMIT_S = 20.0  # for the children of a killed supervisor to be gone
 AGAIN_S = 60.0  # a kind whose answers are not in the log (broker, store, supervisor, memory) is struck again no sooner
 UNSTORED_S = 0.4  # the memory sink holds rows back for half a second
@@ -96,10 +96,10 @@ class Storm:
             self._read()
             self._continue_stopped()
             records = sum(map(len, self._known.places.values()))
-            due = bool(waiting) and records >= waiting[0].share * self.calm_records and self._known.finished is None
-            if due:
+            due = count_due(waiting, records / self.calm_records)
+            if due and self._known.finished is None:
                 since = since or time.monotonic()
-                if self._try(waiting, time.monotonic() - since > PATIENCE_S):
+                if self._try(waiting, time.monotonic() - since > PATIENCE_S / due):
                     since = 0.0
             if time.monotonic() - self._began > self.deadline_s:
                 raise StageTimeoutError(

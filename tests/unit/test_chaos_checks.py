@@ -11,7 +11,7 @@ import pytest
 from infra.chaos.evidence import Evidence, content_digest
 from infra.chaos.guarantees import Finding, check_log, check_store, compare
 from infra.chaos.openwork import DESIGN, KINDS, ROLLOUT, STREAM_BATCH, STREAM_SCORE, TRAIN, VALIDATE, OpenWork
-from infra.chaos.plan import EARLIEST, KILL, LATEST, STALL, make_plan
+from infra.chaos.plan import EARLIEST, KILL, LATEST, STALL, count_due, make_plan
 from infra.chaos.victims import ALL_KINDS, STALL_S
 from schemas import ids
 from schemas.common import Record
@@ -230,6 +230,8 @@ def test_a_plan_is_the_same_for_its_seed_strikes_every_kind_and_stalls_only_what
     assert {blow.how for blow in plan} == {KILL, STALL}
     assert all(blow.kind in STALL_S for blow in plan if blow.how == STALL)
     assert len(make_plan(["train"], [], 3, seed=0)) == 3
+    assert [count_due(plan, share) for share in (0.0, plan[0].share, plan[7].share, 1.0)] == [0, 1, 8, 50]
+    assert count_due(plan[8:], plan[7].share) == 0
 
 
 def test_open_work_is_what_was_asked_and_not_answered_whatever_came_first(whole: Log) -> None:
