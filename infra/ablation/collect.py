@@ -1,0 +1,96 @@
+"""What a finished run's store says of it, as figures for its arm's result, and what its plays showed first.
+
+In: a store and a run id. Out: plain values. Called by `spade ablate`. Raises StoreError, SettingsError. FINAL folds redelivered
+rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from infra.ablation.results import GenerationResult
+from infra.clickhouse import Store
+from infra.suites.canonical import digest
+from schemas.errors import SettingsError
+
+GENERATIONS = """
+SELECT g.generation AS generation, g.proposed AS proposed, g.valid AS valid, g.win_rate AS win_rate,
+       g.hint_win_rate AS hint_win_rate, g.regret AS regret, g.regret_se AS regret_se, g.vendi AS vendi, g.repeats AS repeats,
+       f.share AS frontier
+FROM generations AS g FINAL
+LEFT JOIN
+(
+    SELECT generation, avg(win_rate >= 0.4 AND win_rate <= 0.6) AS share
+    FROM rewards FINAL WHERE run_id = {run:String} AND valid GROUP BY generation
+) AS f ON f.generation = g.generation
+WHERE g.run_id = {run:String} ORDER BY g.generation
+"""
+
+TRAINED = """
+SELECT sum(agent_samples) AS episodes, sum(designer_samples) AS designs, sum(agent_tokens) + sum(designer_tokens) AS tokens,
+       countIf(NOT drain) AS steps
+FROM steps FINAL WHERE run_id = {run:String} AND skipped = ''
+"""
+
+SAMPLED = """
+SELECT (SELECT sum(sampled_tokens) FROM episodes FINAL WHERE run_id = {run:String})
+     + (SELECT sum(completion_tokens) FROM designs FINAL WHERE run_id = {run:String}) AS tokens
+"""
+
+MINUTES = """
+SELECT dateDiff('millisecond', min(created_at), max(created_at)) / 60000 AS minutes, countIf(event = 'finished') AS finished
+FROM runs FINAL WHERE run_id = {run:String}
+"""
+
+OPENINGS = """
+SELECT DISTINCT observations[1] AS opening FROM episodes FINAL WHERE run_id = {run:String} AND notEmpty(observations)
+"""
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """A run in numbers."""
+
+    steps: int
+    trained_episodes: int
+    trained_designs: int
+    trained_tokens: int
+    sampled_tokens: int
+    minutes: float
+    generations: list[GenerationResult]
+
+
+def collect(store: Store, run_id: str) -> RunFigures:
+    """The figures of a run that has finished. Raises SettingsError where the store does not hold its end."""
+    run = {"run": run_id}
+    head = store.query(MINUTES, run)[0]
+    if not int(head["finished"]):
+        raise SettingsError(
+            f"the store does not hold the end of run {run_id}", "Bring it there with `spade memory rebuild`, or run the arm again"
+        )
+    trained = store.query(TRAINED, run)[0]
+    return RunFigures(
+        steps=int(trained["steps"]),
+        trained_episodes=int(trained["episodes"]),
+        trained_designs=int(trained["designs"]),
+        trained_tokens=int(trained["tokens"]),
+        sampled_tokens=int(store.query(SAMPLED, run)[0]["tokens"]),
+        minutes=round(float(head["minutes"]), 2),
+        generations=[
+            GenerationResult(
+                generation=int(row["generation"]),
+                proposed=int(row["proposed"]),
+                valid=int(row["valid"]),
+                **{
+                    name: round(float(row[name]), 5)
+                    for name in ("win_rate", "hint_win_rate", "regret", "regret_se", "vendi", "repeats", "frontier")
+                },
+            )
+            for row in store.query(GENERATIONS, run)
+        ],
+    )
+
+
+def read_openings(store: Store, run_id: str) -> set[str]:
+    """Digests of what the run's plays showed first, both arms and probes."""
+    return {digest(str(row["opening"])) for row in store.query(OPENINGS, {"run": run_id})} - {""}
