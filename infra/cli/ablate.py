@@ -25,7 +25,7 @@ def ablate(
     arms: Annotated[
         list[str] | None, typer.Option("--arms", metavar="NAME,...", help="Only these arms. Default: all, or those of --quick.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=0, help="Seeds 0 to N - 1 of each arm; 0: 3, with --quick 2.")] = 0,
+    seeds: Annotated[int, typer.Option(min=0, help="Seeds of each arm, counted from the recipe's; 0: 3, with --quick 2.")] = 0,
     recipe: Annotated[str, typer.Option(help="The base recipe that every arm changes: a file or a shipped name.")] = "ablation",
     overrides: options.Overrides = None,
     results: Annotated[Path, typer.Option(help="Where finished arms, table and picture are written.")] = Path("docs/results"),

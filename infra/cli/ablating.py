@@ -88,16 +88,17 @@ def plan_work(order: Order) -> Work:
     """What is left to do. Raises SettingsError where budgets differ, or a result of another recipe stands."""
     base = options.read_recipe(order.recipe, list(order.pairs))
     arms = [find_arm(name) for name in order.arms]
-    every = [_job(order, base, arm, seed) for seed in range(order.seeds) for arm in arms if arm.name != BASE]
+    seeds = range(base.seed, base.seed + order.seeds)
+    every = [_job(order, base, arm, seed) for seed in seeds for arm in arms if arm.name != BASE]
     budget = require_equal({job.name: job.recipe for job in every} or {BASE: base})
     found = {job.name: stands(order.results, job.arm.name, job.seed, job.deciding) for job in every}
-    base_job = _job(order, base, find_arm(BASE), 0)
+    base_job = _job(order, base, find_arm(BASE), base.seed)
     return Work(
         order=order,
         base=base,
         budget=budget,
         base_job=base_job,
-        base_stands=stands(order.results, BASE, 0, base_job.deciding),
+        base_stands=stands(order.results, BASE, base.seed, base_job.deciding),
         jobs=tuple(job for job in every if found[job.name] is None),
         standing=sum(result is not None for result in found.values()),
     )

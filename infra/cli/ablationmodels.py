@@ -16,6 +16,7 @@ from infra.cli.children import run_child
 from infra.evaluations import ModelEvaluation, pack_bits, read_evaluations
 from infra.policystore import files_digest, policy_files
 from infra.report.interval import paired_difference
+from infra.runs import find_folder
 from infra.suites import load_suite
 from infra.suites.canonical import read_digests
 from schemas.settings import Recipe
@@ -23,7 +24,7 @@ from schemas.settings import Recipe
 CHOICE, REPORT = "choice", "report"
 CHOICE_SEEDS = 3
 NANO = "nano"
-NANO_REPORT = {NANO: 16}
+NANO_REPORT = {NANO: 20, "nano-sizes": 22, "nano-new": 24}  # instances of each environment: more than 2,000 in all
 QUICK_REPORT = {NANO: 16}
 
 
@@ -56,8 +57,16 @@ class Evaluator:
         return read_digests(self._openings_file(suite, salt, instances // len(load_suite(suite))))
 
     def census(self, base: Recipe) -> set[str]:
-        """Digests of what the warm start's plays showed first; empty for models that are no nano model of ours."""
-        return set()
+        """Digests of what the warm start's plays showed first; none of a model that is not the committed nano model."""
+        from trainer.nano.build import MODEL_FOLDER
+
+        if find_folder(base.model.path).resolve() != MODEL_FOLDER.resolve():
+            return set()
+        file = self.folder / "evaluations" / "census.json"
+        if not file.exists():
+            log = self.folder / "logs" / "census.log"
+            run_child(["nano", "census", "--out", str(file)], log, self.limit_s, self.say, "census of the warm start")
+        return set(read_digests(file))
 
     def _openings_file(self, suite: str, salt: str, seeds: int) -> Path:
         return self.folder / "evaluations" / f"openings-{Path(suite).stem}-{salt}-{seeds}.json"

@@ -88,6 +88,7 @@ model_app.command("smollm2", epilog="Example: spade model smollm2 && spade run s
 app.add_typer(model_app, name="model")
 nano_app = typer.Typer(help="The nano model that the demo trains.", no_args_is_help=True, epilog="Example: spade nano build")
 nano_app.command("build", epilog="Example: spade nano build --out /tmp/nano")(nano.build)
+nano_app.command("census", epilog="Example: spade nano census --out census.json")(nano.census)
 app.add_typer(nano_app, name="nano")
 
 
