@@ -27,9 +27,9 @@ WHERE g.run_id = {run:String} ORDER BY g.generation
 """
 
 TRAINED = """
-SELECT sum(agent_samples) AS episodes, sum(designer_samples) AS designs, sum(agent_tokens) + sum(designer_tokens) AS tokens,
-       countIf(NOT drain) AS steps
-FROM steps FINAL WHERE run_id = {run:String} AND skipped = ''
+SELECT sumIf(agent_samples, skipped = '') AS episodes, sumIf(designer_samples, skipped = '') AS designs,
+       sumIf(agent_tokens + designer_tokens, skipped = '') AS tokens, countIf(NOT drain) AS steps
+FROM steps FINAL WHERE run_id = {run:String}
 """
 
 SAMPLED = """

@@ -14,13 +14,13 @@ from infra.cli import options
 from infra.cli.interrupts import stoppable
 from schemas.errors import SettingsError
 
-QUICK_SETTINGS = ("schedule.steps=40", "train.keep_every=10")
+QUICK_SETTINGS = ("schedule.steps=30", "train.keep_every=10")
 QUICK_SEEDS, SEEDS = 2, 3
 
 
 def ablate(
     quick: Annotated[
-        bool, typer.Option("--quick", help="The main question in about an hour: base, fixed pools, self-play; 40 steps, 2 seeds.")
+        bool, typer.Option("--quick", help="The main question in about an hour: base, fixed pools, self-play; 30 steps, 2 seeds.")
     ] = False,
     arms: Annotated[
         list[str] | None, typer.Option("--arms", metavar="NAME,...", help="Only these arms. Default: all, or those of --quick.")

@@ -20,7 +20,7 @@ from infra.ablation.collect import collect, read_openings
 from infra.ablation.results import ArmResult, CurvePoint, changes, deciding_keys, digest_of, stands, write_result
 from infra.cli import options
 from infra.cli.ablationmodels import CHOICE, Evaluator, against, mark_seen
-from infra.cli.children import AblationError, run_child
+from infra.cli.children import AblationError, Child, run_children
 from infra.cli.rundir import NOTES, held, read_notes
 from infra.cli.runstore import run_store
 from infra.policystore import PolicyStore
@@ -85,13 +85,16 @@ class Work:
 
 
 def plan_work(order: Order) -> Work:
-    """What is left to do. Raises SettingsError where budgets differ, or a result of another recipe stands."""
+    """What is left to do. Raises SettingsError where budgets differ, or a result or run of another recipe stands there."""
     base = options.read_recipe(order.recipe, list(order.pairs))
     arms = [find_arm(name) for name in order.arms]
     seeds = range(base.seed, base.seed + order.seeds)
     every = [_job(order, base, arm, seed) for seed in seeds for arm in arms if arm.name != BASE]
     budget = require_equal({job.name: job.recipe for job in every} or {BASE: base})
     found = {job.name: stands(order.results, job.arm.name, job.seed, job.deciding) for job in every}
+    jobs = tuple(job for job in every if found[job.name] is None)
+    for job in jobs:
+        _require_own(order, job)
     base_job = _job(order, base, find_arm(BASE), base.seed)
     return Work(
         order=order,
@@ -99,7 +102,7 @@ def plan_work(order: Order) -> Work:
         budget=budget,
         base_job=base_job,
         base_stands=stands(order.results, BASE, base.seed, base_job.deciding),
-        jobs=tuple(job for job in every if found[job.name] is None),
+        jobs=jobs,
         standing=sum(result is not None for result in found.values()),
     )
 
@@ -154,13 +157,18 @@ def _evaluate_base(work: Work, evaluator: Evaluator) -> ArmResult:
 
 
 def _run_job(work: Work, job: Job, base: ArmResult, evaluator: Evaluator, say: Say) -> ArmResult:
-    run_dir = work.order.folder / "runs" / job.name
+    run_dir = run_folder(work.order, job)
     _run(work.order, job, run_dir, say)
     run_id = read_notes(run_dir).run_id
     policies = kept_policies(run_dir, job.recipe)
     with run_store("", str(run_dir)) as opened:
         figures = collect(opened.store, run_id)
         openings = read_openings(opened.store, run_id)
+    if figures.steps != work.budget.steps:
+        raise AblationError(
+            f"the run in {run_dir} ended after {figures.steps} of {work.budget.steps} optimizer steps",
+            "Move its folder away to run the arm again",
+        )
     found = evaluator.evaluate(job.name, list(policies.values()), work.base)
     curve = [one for one in found if one.salt == CHOICE]
     last = next(reversed(policies.values())).name
@@ -202,26 +210,36 @@ def _run(order: Order, job: Job, run_dir: Path, say: Say) -> None:
     """The arm's run to its end: begun, gone on with, or there already."""
     log = order.folder / "logs" / f"{job.name}.log"
     if not (run_dir / NOTES).exists():
+        sets = [part for pair in job.pairs for part in ("--set", pair)]
+        arguments = ["run", order.recipe, *sets, "--dir", str(run_dir), "--id", f"ablate-{job.name}"]
+        run_children([Child(arguments, log, job.name)], order.limit_s, say)
+        return
+    if not read_notes(run_dir).finished:
+        run_children([Child(["run", "--resume", str(run_dir)], log, job.name)], order.limit_s, say)
+
+
+def _require_own(order: Order, job: Job) -> None:
+    """Raises SettingsError where the job's run was begun with another recipe, and for a folder that holds no run."""
+    run_dir = run_folder(order, job)
+    if not (run_dir / NOTES).exists():
         if run_dir.exists() and any(run_dir.iterdir()):
             raise SettingsError(
                 f"{run_dir} holds something that is no run (there is no {NOTES}): an earlier start was cut off",
                 "Remove that folder, then call spade ablate again",
             )
-        sets = [part for pair in job.pairs for part in ("--set", pair)]
-        run_child(
-            ["run", order.recipe, *sets, "--dir", str(run_dir), "--id", f"ablate-{job.name}"], log, order.limit_s, say, job.name
-        )
         return
     notes = read_notes(run_dir)
-    begun = parse_recipe(notes.recipe_json, notes.run_id)
-    differing = changes(deciding_of(begun, job), dict(job.deciding))
+    differing = changes(deciding_of(parse_recipe(notes.recipe_json, notes.run_id), job), dict(job.deciding))
     if differing:
         raise SettingsError(
             f"the run in {run_dir} was begun with another recipe ({'; '.join(differing)})",
             "Move that folder away, or name another --dir",
         )
-    if not notes.finished:
-        run_child(["run", "--resume", str(run_dir)], log, order.limit_s, say, job.name)
+
+
+def run_folder(order: Order, job: Job) -> Path:
+    """Where a job's run stands."""
+    return order.folder / "runs" / job.name
 
 
 def deciding_of(begun: Recipe, job: Job) -> dict[str, Any]:
@@ -236,9 +254,11 @@ def kept_policies(run_dir: Path, recipe: Recipe) -> dict[int, Path]:
     """Step -> folder of the policies that the learning curve shows: those kept for good, and the last. Raises AblationError."""
     versions = PolicyStore(str(run_dir / "policies")).versions()
     every = recipe.train.keep_every * recipe.schedule.interval
-    if not versions or max(versions) == 0:
+    if max(versions, default=0) == 0:
         raise AblationError(f"{run_dir / 'policies'} holds no trained policy", "Remove the run's folder to run the arm again")
-    shown = [version for version in sorted(versions) if version == max(versions) or (version and every and version % every == 0)]
+    last = max(versions)
+    kept = range(every, last - recipe.schedule.delay, every) if every else ()  # not the one before the drain batches
+    shown = [version for version in sorted(versions) if version == last or version in kept]
     return {version: versions[version][0] for version in shown}
 
 

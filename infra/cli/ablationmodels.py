@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.ablation.results import ArmResult
-from infra.cli.children import run_child
+from infra.cli.children import Child, run_children
 from infra.evaluations import ModelEvaluation, pack_bits, read_evaluations
 from infra.policystore import files_digest, policy_files
 from infra.report.interval import paired_difference
@@ -22,10 +22,21 @@ from infra.suites.canonical import read_digests
 from schemas.settings import Recipe
 
 CHOICE, REPORT = "choice", "report"
-CHOICE_SEEDS = 3
+CHOICE_SEEDS = 2
+AT_ONCE = 2
 NANO = "nano"
 NANO_REPORT = {NANO: 20, "nano-sizes": 22, "nano-new": 24}  # instances of each environment: more than 2,000 in all
 QUICK_REPORT = {NANO: 16}
+
+
+@dataclass(frozen=True)
+class _Plays:
+    """Models on one set of instances."""
+
+    models: tuple[Path, ...]
+    suite: str
+    salt: str
+    seeds: int
 
 
 @dataclass(frozen=True)
@@ -39,12 +50,15 @@ class Evaluator:
     say: Callable[[str], None]
 
     def evaluate(self, name: str, models: Sequence[Path], base: Recipe) -> list[ModelEvaluation]:
-        """All models on the choosing instances of the recipe's suite, then the last model on the reported ones of each suite."""
-        suite = base.evaluation.suite
-        found = self._play(name, models, suite, CHOICE, CHOICE_SEEDS)
-        for reported, seeds in self.reported(base).items():
-            found += self._play(name, models[-1:], reported, REPORT, seeds)
-        return found
+        """All models on the choosing instances of the recipe's suite, then the last model on the reported ones of each suite. Two
+        children at a time, as two cores have room for."""
+        plays = [_Plays(tuple(models), base.evaluation.suite, CHOICE, CHOICE_SEEDS)]
+        plays += [_Plays(tuple(models[-1:]), suite, REPORT, seeds) for suite, seeds in self.reported(base).items()]
+        lacking = [one for one in plays if not self._is_there(name, one)]
+        for start in range(0, len(lacking), AT_ONCE):
+            children = [self._child(name, one) for one in lacking[start : start + AT_ONCE]]
+            run_children(children, self.limit_s, self.say)
+        return [found for one in plays for found in read_evaluations(self._file(name, one))]
 
     def reported(self, base: Recipe) -> dict[str, int]:
         """Suite -> instances of each environment."""
@@ -65,28 +79,35 @@ class Evaluator:
         file = self.folder / "evaluations" / "census.json"
         if not file.exists():
             log = self.folder / "logs" / "census.log"
-            run_child(["nano", "census", "--out", str(file)], log, self.limit_s, self.say, "census of the warm start")
+            child = Child(["nano", "census", "--out", str(file)], log, "census of the warm start")
+            run_children([child], self.limit_s, self.say)
         return set(read_digests(file))
 
     def _openings_file(self, suite: str, salt: str, seeds: int) -> Path:
         return self.folder / "evaluations" / f"openings-{Path(suite).stem}-{salt}-{seeds}.json"
 
-    def _play(self, name: str, models: Sequence[Path], suite: str, salt: str, seeds: int) -> list[ModelEvaluation]:
-        out = self.folder / "evaluations" / f"{name}-{Path(suite).stem}-{salt}-{seeds}.json"
-        out.parent.mkdir(parents=True, exist_ok=True)
-        wanted = [files_digest(model, policy_files(model)) for model in models]
-        openings = self._openings_file(suite, salt, seeds)
-        if out.exists() and openings.exists():
-            found = read_evaluations(out)
-            if [one.model_digest for one in found] == wanted:
-                return found
+    def _file(self, name: str, plays: _Plays) -> Path:
+        return self.folder / "evaluations" / f"{name}-{Path(plays.suite).stem}-{plays.salt}-{plays.seeds}.json"
+
+    def _is_there(self, name: str, plays: _Plays) -> bool:
+        """Whether these models have been evaluated so, and what the instances show first is known."""
+        file = self._file(name, plays)
+        if not file.exists() or not self._openings_file(plays.suite, plays.salt, plays.seeds).exists():
+            return False
+        return [one.model_digest for one in read_evaluations(file)] == [
+            files_digest(model, policy_files(model)) for model in plays.models
+        ]
+
+    def _child(self, name: str, plays: _Plays) -> Child:
+        file = self._file(name, plays)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        openings = self._openings_file(plays.suite, plays.salt, plays.seeds)
         arguments = [
-            "eval", *map(str, models), "--suite", suite, "--recipe", self.recipe, "--seeds", str(seeds), "--salt", salt,
-            "--out", str(out), "--openings", str(openings),
+            "eval", *map(str, plays.models), "--suite", plays.suite, "--recipe", self.recipe, "--seeds", str(plays.seeds),
+            "--salt", plays.salt, "--out", str(file), "--openings", str(openings),
         ]  # fmt: skip
-        log = self.folder / "logs" / f"eval-{out.stem}.log"
-        run_child(arguments, log, self.limit_s, self.say, f"evaluation of {name} on {suite} ({salt})")
-        return read_evaluations(out)
+        told = f"evaluation of {name} on {Path(plays.suite).stem} ({plays.salt})"
+        return Child(arguments, self.folder / "logs" / f"eval-{file.stem}.log", told)
 
 
 def against(base: ArmResult, found: Sequence[ModelEvaluation]) -> dict[str, list[float]]:

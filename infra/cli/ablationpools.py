@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from infra.ablation.arms import Pool, pool_folder
-from infra.cli.children import run_child
+from infra.cli.children import Child, run_children
 from infra.corpus import corpus_digest
 from infra.corpus.pool import SUFFIXES
 from schemas.settings import Recipe
@@ -34,7 +34,8 @@ def make_pools(base: Recipe, wanted: Sequence[Pool], order: Order, say: Callable
             arguments = [
                 "pool", "make", "--by", maker, "--size", str(size), "--to", str(largest), "--recipe", order.recipe, *sets,
             ]  # fmt: skip
-            run_child(arguments, order.folder / "logs" / f"pool-{largest.name}.log", order.limit_s, say, f"pool {largest.name}")
+            log = order.folder / "logs" / f"pool-{largest.name}.log"
+            run_children([Child(arguments, log, f"pool {largest.name}")], order.limit_s, say)
         lines = (largest / POOL_FILE).read_bytes().splitlines(keepends=True)
         for pool in own[1:]:
             smaller = pool_folder(places, pool, base)

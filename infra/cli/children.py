@@ -1,7 +1,7 @@
-"""A `spade` command as a child with a deadline, followed by its log: what the ablations are made of.
+"""`spade` commands as children with a deadline, followed by their logs: what the ablations are made of.
 
-In: arguments of a command. Out: its log. Called by `spade ablate`, in the main thread. Blocks; raises AblationError where the
-child fails, StageTimeoutError at the deadline. On Ctrl-C, or any error here, the child is stopped first, which ends its own.
+In: arguments of commands. Out: their logs. Called by `spade ablate`, in the main thread. Blocks; raises AblationError where a
+child fails, StageTimeoutError at the deadline. On Ctrl-C, or any error here, all children are stopped first, which end their own.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from infra.cli.disturb import apart
@@ -26,29 +27,53 @@ class AblationError(SpadeError):
     """A child of an ablation that failed, or left something that can't be used."""
 
 
-def run_child(arguments: Sequence[str], log: Path, limit_s: float, say: Callable[[str], None], name: str) -> None:
-    """Runs `spade ARGUMENTS` to its end, with broker and store of its own; every half minute `say` gets the log's last line."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    begun, told = time.monotonic(), time.monotonic()
-    start = log.stat().st_size if log.exists() else 0
-    state = log.parent.parent
-    process = OwnedProcess.start([sys.executable, "-P", "-m", "infra.cli", *arguments], log, env=apart(state))
+@dataclass(frozen=True)
+class Child:
+    """One command: what follows `spade`, where its output goes, what it is called in messages."""
+
+    arguments: Sequence[str]
+    log: Path
+    name: str
+
+
+def run_children(children: Sequence[Child], limit_s: float, say: Callable[[str], None]) -> None:
+    """Runs the commands at the same time to their ends, each `spade run` with a broker and store of its own; every half minute
+    `say` gets the last line of each log."""
+    begun = time.monotonic()
+    running: list[tuple[Child, OwnedProcess, int]] = []
     try:
-        while process.alive():
+        for child in children:
+            child.log.parent.mkdir(parents=True, exist_ok=True)
+            start = child.log.stat().st_size if child.log.exists() else 0
+            command = [sys.executable, "-P", "-m", "infra.cli", *child.arguments]
+            running.append((child, OwnedProcess.start(command, child.log, env=apart(child.log.parent.parent)), start))
+        told = begun
+        while running:
+            running = [one for one in running if not _has_ended(*one)]
             now = time.monotonic()
-            if now - begun > limit_s:
+            if running and now - begun > limit_s:
                 raise StageTimeoutError(
-                    f"{name} has not ended within {limit_s / 60:.0f} minutes", "Allow more --minutes: the same command goes on"
+                    f"{running[0][0].name} has not ended within {limit_s / 60:.0f} minutes",
+                    "Allow more --minutes: the same command goes on",
                 )
             if now - told > TELL_S:
                 told = now
-                say(f"  {name}, {(now - begun) / 60:.1f} min: {escape_line(last_lines(log, start, count=1), 200)}")
+                for child, _, start in running:
+                    say(f"  {child.name}, {(now - begun) / 60:.1f} min: {escape_line(last_lines(child.log, start, 1), 200)}")
             time.sleep(POLL_S)
     finally:
         with cleanup():
-            process.stop(STOP_S)
+            for _, process, _ in running:
+                process.stop(STOP_S)
+
+
+def _has_ended(child: Child, process: OwnedProcess, start: int) -> bool:
+    """Whether the child has ended well. Raises AblationError where it has ended otherwise."""
+    if process.alive():
+        return False
     if process.exit_code != 0:
         raise AblationError(
-            f"{name} {describe_end(process.exit_code)}: {escape_line(last_lines(log, start, count=1), 500)}",
-            f"Look at {log}; the same command goes on",
+            f"{child.name} {describe_end(process.exit_code)}: {escape_line(last_lines(child.log, start, 1), 500)}",
+            f"Look at {child.log}; the same command goes on",
         )
+    return True

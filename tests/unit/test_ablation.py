@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import time
@@ -30,7 +31,7 @@ from infra.ablation.results import (
 from infra.ablation.table import make_table
 from infra.cli.ablating import Order, commit, kept_policies, plan_work
 from infra.cli.app import run_app
-from infra.cli.children import AblationError, run_child
+from infra.cli.children import AblationError, Child, run_children
 from infra.cli.options import read_recipe
 from infra.evaluations import make_evaluation, pack_bits
 from infra.report.interval import paired_difference
@@ -85,7 +86,7 @@ def test_the_plan_is_told_without_anything_being_made(tmp_path: Path, capsys: py
     folders = ["--dir", str(tmp_path / "work"), "--results", str(tmp_path / "results")]
     assert run_app(["ablate", "--quick", "--plan", *folders]) == 0
     told = capsys.readouterr().out
-    assert "every arm trains 20480 episodes (plain and hint) in 40 optimizer steps" in told
+    assert "every arm trains 15360 episodes (plain and hint) in 30 optimizer steps" in told
     assert "self-play-s1: self-play, mended (the default)" in told
     assert list(tmp_path.iterdir()) == []
 
@@ -197,6 +198,13 @@ def test_a_standing_result_is_not_planned_again(tmp_path: Path) -> None:
 
 def with_changes(order: Order, **over: Any) -> Order:
     return Order(**{**vars(order), **over})
+
+
+def test_a_folder_that_holds_no_run_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    order = an_order(tmp_path, SELF_PLAY)
+    (order.folder / "runs" / "self-play-s0" / "broker").mkdir(parents=True)
+    with pytest.raises(SettingsError, match=r"self-play-s0 holds something that is no run .*Remove that folder"):
+        plan_work(order)
 
 
 def test_one_seed_gives_the_clustered_interval_of_the_report() -> None:
@@ -320,15 +328,27 @@ def test_a_damaged_result_is_named(tmp_path: Path) -> None:
         read_results(tmp_path)
 
 
-def test_a_child_that_fails_is_named_with_its_last_line(tmp_path: Path) -> None:
+def test_a_child_that_fails_is_named_with_its_last_line_and_the_others_are_ended(tmp_path: Path) -> None:
+    log, out = tmp_path / "logs" / "child.log", tmp_path / "census.json"
+    other = Child(["nano", "census", "--out", str(out)], tmp_path / "logs" / "other.log", "other")
     with pytest.raises(AblationError, match=r"first exited with 2: error: recipe nowhere does not exist.*Look at .*child\.log"):
-        run_child(["plan", "nowhere"], tmp_path / "logs" / "child.log", 60.0, lambda _: None, "first")
+        run_children([Child(["plan", "nowhere"], log, "first"), other], 600.0, lambda _: None)
+    assert not out.exists()
+    assert not [one for one in living_commands() if str(out) in one]
+
+
+def living_commands() -> list[str]:
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(file.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return found
 
 
 def test_a_child_beyond_its_deadline_is_ended(tmp_path: Path) -> None:
     begun = time.monotonic()
     with pytest.raises(StageTimeoutError, match="slow has not ended within 0 minutes"):
-        run_child(["plan", "nano"], tmp_path / "logs" / "child.log", 0.0, lambda _: None, "slow")
+        run_children([Child(["plan", "nano"], tmp_path / "logs" / "child.log", "slow")], 0.0, lambda _: None)
     assert time.monotonic() - begun < 60.0
 
 
@@ -337,6 +357,9 @@ def test_kept_policies_are_those_of_the_curve_and_the_last(tmp_path: Path) -> No
     for version in (0, 10, 19, 20, 21, 22):
         (tmp_path / "policies" / f"v{version:08d}-{'0' * 16}").mkdir(parents=True)
     assert list(kept_policies(tmp_path, recipe)) == [10, 20, 22]
+    (tmp_path / "policies" / f"v{30:08d}-{'0' * 16}").mkdir()
+    (tmp_path / "policies" / f"v{31:08d}-{'0' * 16}").mkdir()
+    assert list(kept_policies(tmp_path, recipe)) == [10, 20, 31]  # 30 is that before the drain batch
     with pytest.raises(AblationError, match="holds no trained policy"):
         kept_policies(tmp_path / "nothing", recipe)
 

@@ -1,0 +1,112 @@
+"""`spade ablate` over a run that has finished: its figures, its evaluations by real children, results, table; and nothing twice.
+
+The run is the session's, in a folder of its own; the two ablations' arms are base and self-play.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from infra.ablation.results import read_results
+from infra.cli.rundir import read_notes
+from infra.suites import load_suite
+from tests.tinyrun import STEPS, TinyRun, environment
+
+pytestmark = pytest.mark.integration
+ITEMS = 6
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where the ablation works, and how it is called."""
+
+    home: Path
+    suite: Path
+
+    @property
+    def results(self) -> Path:
+        return self.home / "results"
+
+    def call(self, *more: str, steps: int = STEPS) -> subprocess.CompletedProcess[str]:
+        command = [
+            sys.executable, "-P", "-m", "infra.cli", "ablate", "--recipe", "tiny", "--set", f"schedule.steps={steps}",
+            "--set", f"evaluation.suite={self.suite}", "--set", "evaluation.seeds_per_item=2", "--arms", "base,self-play",
+            "--seeds", "1", "--dir", str(self.home / "work"), "--results", str(self.results), *more,
+        ]  # fmt: skip
+        return subprocess.run(
+            command, env=environment(self.home), capture_output=True, text=True, timeout=600, check=False, cwd=self.home
+        )
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory, tiny_run: TinyRun) -> Bench:
+    home = tmp_path_factory.mktemp("ablation")
+    suite = home / "small.jsonl"
+    items = load_suite("nano")
+    suite.write_bytes(b"".join(msgspec.json.encode(item) + b"\n" for item in items[:: len(items) // ITEMS][:ITEMS]))
+    runs = home / "work" / "runs"
+    runs.mkdir(parents=True)
+    (runs / "self-play-s7").symlink_to(tiny_run.folder, target_is_directory=True)
+    return Bench(home, suite)
+
+
+@pytest.fixture(scope="module")
+def first(bench: Bench) -> subprocess.CompletedProcess[str]:
+    return bench.call()
+
+
+def test_a_finished_run_becomes_a_result_with_table_and_picture(
+    bench: Bench, first: subprocess.CompletedProcess[str], tiny_run: TinyRun
+) -> None:
+    assert first.returncode == 0, first.stdout + first.stderr
+    base, own = read_results(bench.results)
+    assert (base.arm, own.arm, own.seed, own.run_id) == ("base", "self-play", 7, read_notes(tiny_run.folder).run_id)
+    assert (own.steps, own.planned_episodes) == (STEPS, STEPS * 8 * 4)
+    assert 0 < own.trained_episodes <= own.planned_episodes
+    assert own.trained_designs > 0
+    assert own.sampled_tokens > own.trained_episodes
+    assert own.trained_tokens > 0
+    assert [one.generation for one in own.generations] == list(range(STEPS))
+    assert all(0 < one.valid <= one.proposed for one in own.generations)
+    assert [one.salt for one in own.evaluations] == ["choice", "report"]
+    assert [one.instances for one in own.evaluations] == [2 * ITEMS, 2 * ITEMS]
+    assert set(own.against_base) == set(own.seen) == {str(bench.suite)}
+    assert [one.step for one in own.curve] == [2, 4, STEPS + 1]
+    assert (base.evaluations[1].suite_digest, base.evaluations[1].instances) == (
+        own.evaluations[1].suite_digest,
+        own.evaluations[1].instances,
+    )
+    assert own.code_digest
+    assert "| self-play: self-play, mended (the default) | 1 |" in (bench.results / "table.md").read_text()
+    assert (bench.results / "curves.png").stat().st_size > 10_000
+
+
+def test_what_stands_is_not_done_again_and_a_changed_recipe_is_refused(
+    bench: Bench, first: subprocess.CompletedProcess[str]
+) -> None:
+    assert first.returncode == 0
+    before = {file.name: (file.stat().st_mtime_ns, file.stat().st_ino) for file in bench.results.glob("*.json")}
+    again = bench.call()
+    assert again.returncode == 0, again.stderr
+    assert "1 results stand" in again.stdout
+    assert "0 runs are left" in again.stdout
+    assert {file.name: (file.stat().st_mtime_ns, file.stat().st_ino) for file in bench.results.glob("*.json")} == before
+    refused = bench.call(steps=STEPS + 1)
+    assert refused.returncode == 2
+    assert f"schedule.steps was {STEPS} and is {STEPS + 1}" in refused.stderr
+
+
+def test_a_run_of_another_recipe_is_never_taken_for_the_arms_own(bench: Bench, tiny_run: TinyRun) -> None:
+    home = bench.home / "other"
+    (home / "work" / "runs").mkdir(parents=True)
+    (home / "work" / "runs" / "self-play-s7").symlink_to(tiny_run.folder, target_is_directory=True)
+    refused = Bench(home, bench.suite).call("--set", "rollout.audit_share=0.2")
+    assert refused.returncode == 2, refused.stdout
+    assert "was begun with another recipe (rollout.audit_share was 0.1 and is 0.2)" in refused.stderr
+    assert not (home / "results").exists()
