@@ -6,10 +6,13 @@ rows.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from infra.ablation.results import GenerationResult
-from infra.clickhouse import Store
+from infra.clickhouse import Row, Store
+from infra.dialects.nano import describe_source
 from infra.suites.canonical import digest
 from schemas.errors import SettingsError
 
@@ -42,9 +45,16 @@ SELECT dateDiff('millisecond', min(created_at), max(created_at)) / 60000 AS minu
 FROM runs FINAL WHERE run_id = {run:String}
 """
 
+SOURCES = """
+SELECT generation, source FROM verdicts FINAL WHERE run_id = {run:String} AND valid ORDER BY generation, slot
+"""
+
 OPENINGS = """
 SELECT DISTINCT observations[1] AS opening FROM episodes FINAL WHERE run_id = {run:String} AND notEmpty(observations)
 """
+
+
+FIGURES = ("win_rate", "hint_win_rate", "regret", "regret_se", "vendi", "repeats", "frontier")
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,9 @@ def collect(store: Store, run_id: str) -> RunFigures:
             f"the store does not hold the end of run {run_id}", "Bring it there with `spade memory rebuild`, or run the arm again"
         )
     trained = store.query(TRAINED, run)[0]
+    labels: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    for row in store.query(SOURCES, run):
+        labels[int(row["generation"])].append(describe_source(str(row["source"])))
     return RunFigures(
         steps=int(trained["steps"]),
         trained_episodes=int(trained["episodes"]),
@@ -76,18 +89,22 @@ def collect(store: Store, run_id: str) -> RunFigures:
         trained_tokens=int(trained["tokens"]),
         sampled_tokens=int(store.query(SAMPLED, run)[0]["tokens"]),
         minutes=round(float(head["minutes"]), 2),
-        generations=[
-            GenerationResult(
-                generation=int(row["generation"]),
-                proposed=int(row["proposed"]),
-                valid=int(row["valid"]),
-                **{
-                    name: round(float(row[name]), 5)
-                    for name in ("win_rate", "hint_win_rate", "regret", "regret_se", "vendi", "repeats", "frontier")
-                },
-            )
-            for row in store.query(GENERATIONS, run)
-        ],
+        generations=[_generation(row, labels[int(row["generation"])]) for row in store.query(GENERATIONS, run)],
+    )
+
+
+def _generation(row: Row, labels: Sequence[tuple[str, int]]) -> GenerationResult:
+    named = [label for label in labels if label[0] != "other"]
+    sizes: dict[str, list[int]] = defaultdict(list)
+    for family, size in named:
+        sizes[family].append(size)
+    return GenerationResult(
+        generation=int(row["generation"]),
+        proposed=int(row["proposed"]),
+        valid=int(row["valid"]),
+        kinds=round(len(set(named)) / max(1, len(named)), 5),
+        sizes={family: round(sum(own) / len(own), 2) for family, own in sorted(sizes.items())},
+        **{name: round(float(row[name]), 5) for name in FIGURES},
     )
 
 

@@ -38,6 +38,8 @@ class GenerationResult(msgspec.Struct, frozen=True, kw_only=True):
     vendi: float  # Vendi score / n
     repeats: float
     frontier: float = 0.0  # share of designs with a win rate in [.4, .6]
+    kinds: float = 0.0  # nano: distinct pairs of family and size among the valid designs, as a share of them
+    sizes: dict[str, float] = {}  # nano: family -> mean size
 
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,6 +30,8 @@ class Diversity:
     repeats: tuple[float, float]
     frontier: tuple[float, float]
     regret: tuple[float, float]
+    kinds: tuple[float, float]
+    growth: float  # nano: last over first mean size, mean over the families that both ends have; 0 where there is none
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,22 @@ def _diversity(own: Sequence[ArmResult]) -> Diversity:
             _mean([_mean([getattr(one, name) for one in run[-ENDS:]]) for run in runs if run]),
         )
 
-    return Diversity(ends("vendi"), ends("repeats"), ends("frontier"), ends("regret"))
+    growths = [growth for result in own if (growth := _growth(_played(result.generations)))]
+    return Diversity(ends("vendi"), ends("repeats"), ends("frontier"), ends("regret"), ends("kinds"), _mean(growths))
+
+
+def _growth(run: Sequence[GenerationResult]) -> float:
+    """How much larger a family's designs are at the run's end than at its beginning, on average over families."""
+    first, last = (_sizes(part) for part in (run[:ENDS], run[-ENDS:]))
+    return _mean([last[family] / first[family] for family in first if family in last and first[family]])
+
+
+def _sizes(generations: Sequence[GenerationResult]) -> dict[str, float]:
+    found: dict[str, list[float]] = defaultdict(list)
+    for one in generations:
+        for family, size in one.sizes.items():
+            found[family].append(size)
+    return {family: _mean(sizes) for family, sizes in found.items()}
 
 
 def _played(generations: Sequence[GenerationResult]) -> list[GenerationResult]:

@@ -28,9 +28,20 @@ def ablate(
     seeds: Annotated[int, typer.Option(min=0, help="Seeds of each arm, counted from the recipe's; 0: 3, with --quick 2.")] = 0,
     recipe: Annotated[str, typer.Option(help="The base recipe that every arm changes: a file or a shipped name.")] = "ablation",
     overrides: options.Overrides = None,
-    results: Annotated[Path, typer.Option(help="Where finished arms, table and picture are written.")] = Path("docs/results"),
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where finished arms, table and picture are written. Default: docs/results, with --quick docs/results/quick.",
+            show_default=False,
+        ),
+    ] = None,
     folder: Annotated[
-        str, typer.Option("--dir", help="Folder of runs and pools. Default: runs/ablation.", show_default=False)
+        str,
+        typer.Option(
+            "--dir",
+            help="Folder of runs and pools. Default: runs/ablation, with --quick runs/ablation-quick.",
+            show_default=False,
+        ),
     ] = "",
     minutes: Annotated[float, typer.Option(min=0.1, help="Stop with the cause when one run takes longer.")] = 120.0,
     table_only: Annotated[bool, typer.Option("--table", help="Run nothing: make table and picture from what stands.")] = False,
@@ -43,16 +54,17 @@ def ablate(
     from infra.cli import ablating
     from infra.cli.ablationtable import write_table
 
+    place = results or (Path("docs/results/quick") if quick else Path("docs/results"))
     if table_only:
-        write_table(results)
+        write_table(place)
         return
     order = ablating.Order(
         recipe=recipe,
         pairs=(*(QUICK_SETTINGS if quick else ()), *(overrides or ())),
         arms=_chosen(arms, quick=quick),
         seeds=seeds or (QUICK_SEEDS if quick else SEEDS),
-        folder=Path(folder or "runs/ablation").resolve(),
-        results=results,
+        folder=Path(folder or ("runs/ablation-quick" if quick else "runs/ablation")).resolve(),
+        results=place,
         limit_s=minutes * 60,
         quick=quick,
     )
@@ -63,7 +75,7 @@ def ablate(
         if plan:
             return
         ablating.do_work(planned, options.out.print)
-    write_table(results)
+    write_table(place)
 
 
 def _chosen(named: list[str] | None, *, quick: bool) -> tuple[str, ...]:

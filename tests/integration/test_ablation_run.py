@@ -5,8 +5,12 @@ The run is the session's, in a folder of its own; the two ablations' arms are ba
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import subprocess
 import sys
+import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +18,16 @@ import msgspec
 import pytest
 
 from infra.ablation.results import read_results
+from infra.cli.modeleval import remember
+from infra.cli.options import read_recipe
+from infra.cli.poolmaking import PoolOrder, make_pool
 from infra.cli.rundir import read_notes
+from infra.clickhouse import connect
+from infra.corpus.pool import load_pool
+from infra.evaluations import make_evaluation
+from infra.local.store import LocalStore
 from infra.suites import load_suite
+from schemas.errors import SettingsError
 from tests.tinyrun import STEPS, TinyRun, environment
 
 pytestmark = pytest.mark.integration
@@ -33,23 +45,31 @@ class Bench:
     def results(self) -> Path:
         return self.home / "results"
 
-    def call(self, *more: str, steps: int = STEPS) -> subprocess.CompletedProcess[str]:
-        command = [
+    def command(self, *more: str, steps: int = STEPS) -> list[str]:
+        return [
             sys.executable, "-P", "-m", "infra.cli", "ablate", "--recipe", "tiny", "--set", f"schedule.steps={steps}",
             "--set", f"evaluation.suite={self.suite}", "--set", "evaluation.seeds_per_item=2", "--arms", "base,self-play",
             "--seeds", "1", "--dir", str(self.home / "work"), "--results", str(self.results), *more,
         ]  # fmt: skip
+
+    def call(self, *more: str, steps: int = STEPS) -> subprocess.CompletedProcess[str]:
+        command = self.command(*more, steps=steps)
         return subprocess.run(
             command, env=environment(self.home), capture_output=True, text=True, timeout=600, check=False, cwd=self.home
         )
 
 
+def small_suite(home: Path) -> Path:
+    """Some of the suite nano's environments."""
+    suite, items = home / "small.jsonl", load_suite("nano")
+    suite.write_bytes(b"".join(msgspec.json.encode(item) + b"\n" for item in items[:: len(items) // ITEMS][:ITEMS]))
+    return suite
+
+
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory, tiny_run: TinyRun) -> Bench:
     home = tmp_path_factory.mktemp("ablation")
-    suite = home / "small.jsonl"
-    items = load_suite("nano")
-    suite.write_bytes(b"".join(msgspec.json.encode(item) + b"\n" for item in items[:: len(items) // ITEMS][:ITEMS]))
+    suite = small_suite(home)
     runs = home / "work" / "runs"
     runs.mkdir(parents=True)
     (runs / "self-play-s7").symlink_to(tiny_run.folder, target_is_directory=True)
@@ -74,6 +94,7 @@ def test_a_finished_run_becomes_a_result_with_table_and_picture(
     assert own.trained_tokens > 0
     assert [one.generation for one in own.generations] == list(range(STEPS))
     assert all(0 < one.valid <= one.proposed for one in own.generations)
+    assert all(0 < one.kinds <= 1 and one.sizes for one in own.generations)
     assert [one.salt for one in own.evaluations] == ["choice", "report"]
     assert [one.instances for one in own.evaluations] == [2 * ITEMS, 2 * ITEMS]
     assert set(own.against_base) == set(own.seen) == {str(bench.suite)}
@@ -110,3 +131,62 @@ def test_a_run_of_another_recipe_is_never_taken_for_the_arms_own(bench: Bench, t
     assert refused.returncode == 2, refused.stdout
     assert "was begun with another recipe (rollout.audit_share was 0.1 and is 0.2)" in refused.stderr
     assert not (home / "results").exists()
+
+
+def test_ctrl_c_ends_the_children_and_writes_nothing_half(tmp_path: Path) -> None:
+    home = tmp_path
+    process = subprocess.Popen(
+        Bench(home, small_suite(home)).command(),
+        env=environment(home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=home,
+    )
+    try:
+        end = time.monotonic() + 120
+        while not children_of(home) and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.05)
+        assert children_of(home)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 130
+    finally:
+        process.kill()
+        process.communicate()
+    assert children_of(home) == []
+    assert not (home / "results").exists()
+
+
+def children_of(home: Path) -> list[str]:
+    """Command lines of living children that play for the ablation in `home`."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            told = file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if f"{home}/work/evaluations" in told:
+                found.append(told)
+    return found
+
+
+def test_a_model_folders_evaluation_becomes_one_row_however_often(store: LocalStore) -> None:
+    items = load_suite("nano")
+    made = make_evaluation(items, bytes(len(items)), model="m", model_digest="of-this-test", suite="nano", salt="s")
+    for _ in range(2):
+        remember(store.dsn, made)
+    with closing(connect(store.dsn)) as client:
+        rows = client.query("SELECT * FROM evaluations FINAL WHERE policy_digest = 'of-this-test'")
+    assert [(row["run_id"], row["suite"], row["items"], row["won"], row["sampling"]) for row in rows] == [
+        ("model", "nano", len(items), 0, "sampled, s")
+    ]
+
+
+def test_the_model_and_the_author_write_pools_that_repeat_and_that_the_gate_admits(tmp_path: Path) -> None:
+    recipe = read_recipe("tiny")
+    made = {}
+    for maker, count in (("designer", 2), ("designer", 4), ("author", 3)):
+        folder = tmp_path / f"{maker}-{count}"
+        assert make_pool(recipe, PoolOrder(maker, count, 0, folder), lambda _: None) == count  # type: ignore[arg-type]  # literals
+        made[maker, count] = [(one.text, one.hint, one.skill) for one in load_pool(folder)]
+    assert made["designer", 4][:2] == made["designer", 2]
+    assert len(set(made["designer", 4])) == 4
+    with pytest.raises(SettingsError, match="holds a pool already"):
+        make_pool(recipe, PoolOrder("author", 3, 0, tmp_path / "author-3"), lambda _: None)
