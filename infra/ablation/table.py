@@ -19,6 +19,7 @@ from infra.suites import load_suite
 from schemas.errors import SettingsError
 
 REPORT, CHOICE = "report", "choice"
+WANTED = 2000  # instances that nothing has shown, of the suite that arms are compared on
 ENDS = 5  # generations at each end of a run that diversity and frontier are told for
 
 
@@ -93,7 +94,7 @@ def make_table(results: Sequence[ArmResult]) -> Ablation:
         best_fixed=max(fixed, key=lambda row: row.choice).arm.name if fixed else "",
         episodes=trained[0].planned_episodes if trained else 0,
         steps=trained[0].steps if trained else 0,
-        notes=_notes(results),
+        notes=[*_notes(results), *_few(suites[0], len(kept[suites[0]]))],
     )
 
 
@@ -207,6 +208,10 @@ def _played(generations: Sequence[GenerationResult]) -> list[GenerationResult]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
+
+
+def _few(suite: str, kept: int) -> list[str]:
+    return [f"Only {kept} instances of suite {suite} were never shown before; {WANTED} are wanted."] if kept < WANTED else []
 
 
 def _notes(results: Sequence[ArmResult]) -> list[str]:

@@ -121,7 +121,7 @@ def do_work(work: Work, say: Say) -> None:
     order = work.order
     order.folder.mkdir(parents=True, exist_ok=True)
     with held(order.folder):
-        evaluator = Evaluator(order.recipe, order.folder, order.limit_s, quick=order.quick, say=say)
+        evaluator = Evaluator(order.recipe, order.pairs, order.folder, order.limit_s, quick=order.quick, say=say)
         base = work.base_stands or _evaluate_base(work, evaluator)
         if not work.jobs:
             return

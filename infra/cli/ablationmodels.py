@@ -44,6 +44,7 @@ class Evaluator:
     """Evaluates by `spade eval`, one child a suite."""
 
     recipe: str
+    pairs: tuple[str, ...]  # the order's overrides of it
     folder: Path
     limit_s: float
     quick: bool
@@ -105,6 +106,7 @@ class Evaluator:
         arguments = [
             "eval", *map(str, plays.models), "--suite", plays.suite, "--recipe", self.recipe, "--seeds", str(plays.seeds),
             "--salt", plays.salt, "--out", str(file), "--openings", str(openings),
+            *(part for pair in self.pairs for part in ("--set", pair)),
         ]  # fmt: skip
         told = f"evaluation of {name} on {Path(plays.suite).stem} ({plays.salt})"
         return Child(arguments, self.folder / "logs" / f"eval-{file.stem}.log", told)

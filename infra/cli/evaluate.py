@@ -30,6 +30,7 @@ def evaluate(
     suite: Annotated[str, typer.Option(help="A shipped suite or a .jsonl file. Default: the recipe's.", show_default=False)] = "",
     limit: Annotated[int, typer.Option(min=0, help="Instances at most; 0: the recipe's number.")] = 0,
     recipe: Annotated[str, typer.Option(help="With folders: the recipe whose sampler, turns and jail are used.")] = "nano",
+    overrides: options.Overrides = None,
     seeds: Annotated[int, typer.Option(min=0, help="With folders: instances of each environment; 0: the recipe's number.")] = 0,
     salt: Annotated[str, typer.Option(help="With folders: names another set of instances of the same environments.")] = "",
     hinted: Annotated[bool, typer.Option("--hinted", help="With folders: play with the suite's hints.")] = False,
@@ -54,11 +55,13 @@ def evaluate(
             raise SettingsError(
                 "--version and --run are for policies of a run, and folders are named", "Leave away the one or the other"
             )
-        order = Order(tuple(models), suite, recipe, seeds, limit, salt, hinted, out, store, openings)
+        order = Order(tuple(models), suite, recipe, seeds, limit, salt, hinted, out, store, openings, tuple(overrides or ()))
         with stoppable():
             evaluate_folders(order)
         return
-    _refuse_without_folders({"--seeds": seeds, "--salt": salt, "--hinted": hinted, "--out": out, "--openings": openings})
+    _refuse_without_folders(
+        {"--set": overrides, "--seeds": seeds, "--salt": salt, "--hinted": hinted, "--out": out, "--openings": openings}
+    )
     with stoppable():
         _evaluate_run(version, suite, limit, (broker, store, run, state_dir), log_json=log_json)
 

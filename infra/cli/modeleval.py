@@ -41,6 +41,7 @@ class Order:
     out: Path | None
     store: str
     openings: Path | None = None  # where to write the digests of what the instances show first
+    pairs: tuple[str, ...] = ()  # overrides of the recipe
 
 
 def evaluate_folders(order: Order) -> list[ModelEvaluation]:
@@ -49,7 +50,7 @@ def evaluate_folders(order: Order) -> list[ModelEvaluation]:
 
     for folder in order.models:
         policy_files(folder)  # a wrong name is told before anything is loaded
-    recipe = options.read_recipe(order.recipe)
+    recipe = options.read_recipe(order.recipe, list(order.pairs))
     suite = order.suite or recipe.evaluation.suite
     items = load_suite(suite)
     if order.store:

@@ -276,6 +276,7 @@ def test_the_table_pairs_arms_leaves_out_what_was_seen_and_chooses_on_other_inst
     assert "| fixed-64 | 0.88 -> 0.81 | 0.10 -> 0.10 | 0.50 -> 0.50 | 0.04 -> 0.18 | 0.20 -> 0.20 | x 1.50 |" in text
     assert "51.4 (-6.9): fixed pool + GRPO" in text
     assert f"{len(seen) - sum(seen)} instances" in text
+    assert f"Only {len(seen) - sum(seen)} instances of suite nano were never shown before; 2000 are wanted." in text
 
 
 def test_an_instance_that_one_arm_saw_is_left_out_for_all() -> None:
