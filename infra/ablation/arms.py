@@ -14,8 +14,9 @@ from typing import Any, Literal
 from schemas.errors import SettingsError
 from schemas.settings import Recipe
 
-Maker = Literal["designer", "author", "levels"]
-"""Who makes a pool: the base model as designer; the warm start's own author; the same at every size, by family and level."""
+Maker = Literal["designer", "wide", "author", "levels"]
+"""Who makes a pool: the base model as designer; the same with made-up memory lines of any size, so that it writes of all sizes
+that it can; the warm start's own author; the author at every size, by family and level."""
 
 BASE, SELF_PLAY = "base", "self-play"
 TWO_SKILLS = ("Mathematical Reasoning", "Logical Deduction")
@@ -58,6 +59,15 @@ ARMS: tuple[Arm, ...] = (
     _fixed("fixed-64", 64),
     _fixed("fixed-256", 256),
     _fixed("fixed-all", 0),
+    Arm(
+        "fixed-wide",
+        "fixed pool of as many as self-play designs, by the base designer shown memory lines of any size",
+        POOLED,
+        Pool("wide"),
+        51.4,
+        "fixed pool + GRPO",
+        fixed=True,
+    ),
     Arm("author-fixed", "fixed pool by the warm start's author", POOLED, Pool("author")),
     Arm(
         "author-live",

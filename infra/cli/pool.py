@@ -18,8 +18,8 @@ def make(
         str,
         typer.Option(
             "--by",
-            help="designer: the recipe's model, without memory. author: the nano model's own families, sizes drawn. levels: the "
-            "same at every size, by family and level, for a procedural pool.",
+            help="designer: the recipe's model, without memory. wide: the same, shown memory lines of any size. author: the nano "
+            "model's own families, sizes drawn. levels: the same at every size, by family and level, for a procedural pool.",
         ),
     ] = "designer",
     size: Annotated[int, typer.Option(min=0, help="Environments; with --by levels 0: all.")] = 0,
@@ -30,10 +30,10 @@ def make(
     overrides: options.Overrides = None,
 ) -> None:
     """Write a pool of environments that the gate admits. Some tenths of a second each."""
-    from infra.cli.poolmaking import PoolOrder, make_pool
+    from infra.cli.poolmaking import MAKERS, PoolOrder, make_pool
 
-    if by not in ("designer", "author", "levels"):
-        raise SettingsError(f"--by {by!r} is not known", "Name one of: designer, author, levels")
+    if by not in MAKERS:
+        raise SettingsError(f"--by {by!r} is not known", f"Name one of: {', '.join(MAKERS)}")
     if not size and by != "levels":
         raise SettingsError(f"--by {by} needs --size", "Say how many environments the pool is to hold")
     chosen = options.read_recipe(recipe, overrides)

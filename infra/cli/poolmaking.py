@@ -7,8 +7,9 @@ sampled and drawn follows from the seed, and a smaller pool is the beginning of 
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ import msgspec
 from infra.ablation.arms import Maker
 from infra.corpus.pool import PoolLine
 from schemas import ids
-from schemas.design import DesignRequested
+from schemas.design import DesignRequested, MemoryLine
 from schemas.errors import SandboxError, SettingsError
 from schemas.settings import Recipe
 
@@ -55,7 +56,7 @@ def make_pool(recipe: Recipe, order: PoolOrder, say: Callable[[str], None]) -> i
     if (order.folder / POOL_FILE).exists():
         raise SettingsError(f"{order.folder} holds a pool already", "Name a new folder with --to")
     order.folder.mkdir(parents=True, exist_ok=True)
-    candidates = {"designer": by_designer, "author": by_author, "levels": by_levels}[order.maker](recipe, order.seed)
+    candidates = MAKERS[order.maker](recipe, order.seed)
     with _gate(recipe) as judge:
         kept = admit(candidates, judge, order, EMPTY_ROUNDS * recipe.design.environments, say)
     if len(kept) < order.count:
@@ -129,6 +130,39 @@ def write_pool(folder: Path, lines: list[PoolLine]) -> None:
 
 def by_designer(recipe: Recipe, seed: int) -> Iterator[PoolLine]:
     """What the recipe's model writes for the recipe's documents, without memory: as the first generation's designs, for ever."""
+    return _designed(recipe, f"pool-{seed}", seed, lambda _generation, _slot: [])
+
+
+def by_wide_designer(recipe: Recipe, seed: int) -> Iterator[PoolLine]:
+    """The same with memory lines of families and sizes as the warm start drew them: the widest that the base model writes."""
+    return _designed(
+        recipe, f"pool-wide-{seed}", seed, lambda generation, slot: draw_lines(Random(f"{seed}/{generation}/{slot}"))
+    )
+
+
+def draw_lines(rng: Random) -> list[MemoryLine]:
+    """Memory lines of environments that nobody played: any family, any size, in an order that makes sense."""
+    from trainer.nano.families import FAMILIES
+    from trainer.nano.family import write_source
+    from trainer.nano.writer import draw_memory
+
+    drawn = draw_memory(rng, rng.choice(tuple(FAMILIES.values())))
+    return [
+        MemoryLine(
+            env_id=f"made-up-{place}",
+            kind=kind,
+            skill=FAMILIES[name].skill,
+            source=write_source(FAMILIES[name], rng, size),
+            hint="",
+            win_rate=0.0,
+            regret=0.0,
+        )
+        for place, (kind, name, size) in enumerate(drawn)
+    ]
+
+
+def _designed(recipe: Recipe, run_id: str, seed: int, remembered: Callable[[int, int], list[MemoryLine]]) -> Iterator[PoolLine]:
+    """Designs of version 0 for one generation after the other; `remembered`: the memory lines of a generation's slot."""
     from infra.corpus.pool import recipe_documents
     from infra.dialects import recipe_dialect
     from infra.policystore import files_digest, policy_files
@@ -141,11 +175,9 @@ def by_designer(recipe: Recipe, seed: int) -> Iterator[PoolLine]:
     dialect, sampler = recipe_dialect(recipe, folder), bare_sampler(recipe, lambda: False)
     sampler.load_unpublished(folder, 0, files_digest(folder, policy_files(folder)))
     documents = recipe_documents(recipe, find_folder(recipe.corpus.path))
-    run_id = f"pool-{seed}"
     seeded = recipe.model_copy(update={"seed": seed})
-    generation = 0
-    while True:
-        slots = fill_slots(run_id, seeded, documents, generation, 0, {slot: [] for slot in range(recipe.design.environments)})
+    for generation in itertools.count():
+        memory = {slot: remembered(generation, slot) for slot in range(recipe.design.environments)}
         unit_id = ids.design_unit_id(run_id, generation, 0, 0)
         request = DesignRequested(
             run_id=run_id,
@@ -155,12 +187,11 @@ def by_designer(recipe: Recipe, seed: int) -> Iterator[PoolLine]:
             design_attempt=0,
             policy_version=0,
             settings=recipe.design.sampling.on_wire(),
-            slots=slots,
+            slots=fill_slots(run_id, seeded, documents, generation, 0, memory),
         )
         for proposed in write_designs(request, sampler, dialect):
             if not proposed.parse_error:
                 yield PoolLine(source=proposed.source, hint=proposed.hint, skill=proposed.skill)
-        generation += 1
 
 
 def by_author(recipe: Recipe, seed: int) -> Iterator[PoolLine]:
@@ -197,3 +228,11 @@ def by_levels(recipe: Recipe, seed: int) -> Iterator[PoolLine]:
                     family=family.name,
                     level=level,
                 )
+
+
+MAKERS: Mapping[str, Callable[[Recipe, int], Iterator[PoolLine]]] = {
+    "designer": by_designer,
+    "wide": by_wide_designer,
+    "author": by_author,
+    "levels": by_levels,
+}

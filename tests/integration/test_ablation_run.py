@@ -182,7 +182,7 @@ def test_a_model_folders_evaluation_becomes_one_row_however_often(store: LocalSt
 def test_the_model_and_the_author_write_pools_that_repeat_and_that_the_gate_admits(tmp_path: Path) -> None:
     recipe = read_recipe("tiny")
     made = {}
-    for maker, count in (("designer", 2), ("designer", 4), ("author", 3)):
+    for maker, count in (("designer", 2), ("designer", 4), ("wide", 2), ("author", 3)):
         folder = tmp_path / f"{maker}-{count}"
         assert make_pool(recipe, PoolOrder(maker, count, 0, folder), lambda _: None) == count  # type: ignore[arg-type]  # literals
         made[maker, count] = [(one.text, one.hint, one.skill) for one in load_pool(folder)]

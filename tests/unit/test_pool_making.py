@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
@@ -13,9 +14,9 @@ from infra.cli.ablating import Order
 from infra.cli.ablationpools import make_pools
 from infra.cli.app import run_app
 from infra.cli.options import read_recipe
-from infra.cli.poolmaking import PROGRAMS_A_LEVEL, PoolOrder, admit, by_author, by_levels, write_pool
+from infra.cli.poolmaking import PROGRAMS_A_LEVEL, PoolOrder, admit, by_author, by_levels, draw_lines, write_pool
 from infra.corpus.pool import PoolLine, load_pool, recipe_documents
-from infra.dialects.nano import describe_source
+from infra.dialects.nano import MEMORY_LINES, describe_source, memory_labels
 from schemas.errors import SettingsError
 from trainer.nano.families import FAMILIES
 from workers.gate import Verdict
@@ -43,6 +44,17 @@ def test_the_author_repeats_by_seed_and_a_smaller_pool_begins_a_larger_one() -> 
     assert {line.skill for line in first} == set(NANO.skills)
     assert all(line.hint in FAMILIES[describe_source(line.source)[0]].hints for line in first)
     assert max(describe_source(line.source)[1] for line in first) > 14  # it writes beyond the easiest sizes
+
+
+def test_made_up_memory_lines_are_of_all_kinds_and_sizes_and_repeat() -> None:
+    drawn = [draw_lines(Random(number)) for number in range(200)]
+    assert max(map(len, drawn)) <= MEMORY_LINES
+    labels = [label for lines in drawn for label in memory_labels(lines)]
+    assert len(labels) == sum(map(len, drawn))
+    assert {kind for kind, _, _ in labels} == {"best", "easy", "hard"}
+    assert {family for _, family, _ in labels} == set(FAMILIES)
+    assert max(size for _, family, size in labels if family == "chain") > 10
+    assert draw_lines(Random(3)) == draw_lines(Random(3))
 
 
 def test_levels_go_through_every_size_of_every_family_of_the_recipes_skills() -> None:
