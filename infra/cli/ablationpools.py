@@ -38,7 +38,10 @@ def make_pools(base: Recipe, wanted: Sequence[Pool], order: Order, say: Callable
             run_children([Child(arguments, log, f"pool {largest.name}")], order.limit_s, say)
         lines = (largest / POOL_FILE).read_bytes().splitlines(keepends=True)
         for pool in own[1:]:
-            smaller = pool_folder(places, pool, base)
-            smaller.mkdir(parents=True, exist_ok=True)
-            (smaller / POOL_FILE).write_bytes(b"".join(lines[: pool.count(base)]))
+            smaller = pool_folder(places, pool, base) / POOL_FILE
+            if not smaller.exists():  # a run may have begun with it
+                smaller.parent.mkdir(parents=True, exist_ok=True)
+                part = smaller.with_suffix(".part")
+                part.write_bytes(b"".join(lines[: pool.count(base)]))
+                part.replace(smaller)
     return {pool: corpus_digest(pool_folder(places, pool, base), SUFFIXES) for pool in wanted}
