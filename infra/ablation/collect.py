@@ -19,11 +19,11 @@ from schemas.errors import SettingsError
 GENERATIONS = """
 SELECT g.generation AS generation, g.proposed AS proposed, g.valid AS valid, g.win_rate AS win_rate,
        g.hint_win_rate AS hint_win_rate, g.regret AS regret, g.regret_se AS regret_se, g.vendi AS vendi, g.repeats AS repeats,
-       f.share AS frontier
+       f.share AS frontier, f.helped AS helped
 FROM generations AS g FINAL
 LEFT JOIN
 (
-    SELECT generation, avg(win_rate >= 0.4 AND win_rate <= 0.6) AS share
+    SELECT generation, avg(win_rate >= 0.4 AND win_rate <= 0.6) AS share, avg(regret > 0.6 * regret_se) AS helped
     FROM rewards FINAL WHERE run_id = {run:String} AND valid GROUP BY generation
 ) AS f ON f.generation = g.generation
 WHERE g.run_id = {run:String} ORDER BY g.generation
@@ -54,7 +54,7 @@ SELECT DISTINCT observations[1] AS opening FROM episodes FINAL WHERE run_id = {r
 """
 
 
-FIGURES = ("win_rate", "hint_win_rate", "regret", "regret_se", "vendi", "repeats", "frontier")
+FIGURES = ("win_rate", "hint_win_rate", "regret", "regret_se", "vendi", "repeats", "frontier", "helped")
 
 
 @dataclass(frozen=True)

@@ -85,14 +85,17 @@ def _costs(table: Ablation) -> Iterator[str]:
 def _movement(table: Ablation) -> Iterator[str]:
     yield (
         f"First {ENDS} generations -> last {ENDS}. Frontier: share of environments with a win rate in [.4, .6], as few plays "
-        "measure it. Kinds: distinct pairs of family and size, as a share of the environments. Sizes: last over first, mean over "
-        "families."
+        "measure it. Hints help: share whose regret lies above 0.6 of its standard errors. Kinds: distinct pairs of family and "
+        "size, as a share of the environments. Sizes: last over first, mean over families."
     )
     yield ""
-    yield "| arm | Vendi/n | repeats | kinds | frontier | regret | sizes |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| arm | Vendi/n | repeats | kinds | frontier | regret | hints help | sizes |"
+    yield "|---|---|---|---|---|---|---|---|"
     for row in table.rows:
         if row.diversity is not None:
             own = row.diversity
-            told = [f"{start:.2f} -> {end:.2f}" for start, end in (own.vendi, own.repeats, own.kinds, own.frontier, own.regret)]
+            told = [
+                f"{start:.2f} -> {end:.2f}"
+                for start, end in (own.vendi, own.repeats, own.kinds, own.frontier, own.regret, own.helped)
+            ]
             yield f"| {row.arm.name} | {' | '.join(told)} | {f'x {own.growth:.2f}' if own.growth else ''} |"

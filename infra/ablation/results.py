@@ -38,6 +38,7 @@ class GenerationResult(msgspec.Struct, frozen=True, kw_only=True):
     vendi: float  # Vendi score / n
     repeats: float
     frontier: float = 0.0  # share of designs with a win rate in [.4, .6]
+    helped: float = 0.0  # share of designs whose hint helps: regret above 0.6 of its standard errors
     kinds: float = 0.0  # nano: distinct pairs of family and size among the valid designs, as a share of them
     sizes: dict[str, float] = {}  # nano: family -> mean size
 

@@ -32,6 +32,7 @@ class Diversity:
     frontier: tuple[float, float]
     regret: tuple[float, float]
     kinds: tuple[float, float]
+    helped: tuple[float, float]
     growth: float  # nano: last over first mean size, mean over the families that both ends have; 0 where there is none
 
 
@@ -185,7 +186,8 @@ def _diversity(own: Sequence[ArmResult]) -> Diversity:
         )
 
     growths = [growth for result in own if (growth := _growth(_played(result.generations)))]
-    return Diversity(ends("vendi"), ends("repeats"), ends("frontier"), ends("regret"), ends("kinds"), _mean(growths))
+    names = ("vendi", "repeats", "frontier", "regret", "kinds", "helped")
+    return Diversity(**{name: ends(name) for name in names}, growth=_mean(growths))
 
 
 def _growth(run: Sequence[GenerationResult]) -> float:

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from infra.ablation.collect import collect, read_openings
 from infra.ablation.results import read_results
 from infra.cli.modeleval import remember
 from infra.cli.options import read_recipe
@@ -27,7 +28,12 @@ from infra.corpus.pool import load_pool
 from infra.evaluations import make_evaluation
 from infra.local.store import LocalStore
 from infra.suites import load_suite
+from infra.suites.canonical import digest
 from schemas.errors import SettingsError
+from schemas.rollout import RolloutFinished
+from schemas.score import GenerationClosed
+from schemas.train import StepFinished
+from tests.generatedrun import GeneratedRun
 from tests.tinyrun import STEPS, TinyRun, environment
 
 pytestmark = pytest.mark.integration
@@ -190,3 +196,28 @@ def test_the_model_and_the_author_write_pools_that_repeat_and_that_the_gate_admi
     assert len(set(made["designer", 4])) == 4
     with pytest.raises(SettingsError, match="holds a pool already"):
         make_pool(recipe, PoolOrder("author", 3, 0, tmp_path / "author-3"), lambda _: None)
+
+
+def test_a_runs_figures_are_those_of_its_records(store: LocalStore, run_id: str) -> None:
+    made = GeneratedRun(run_id, 3, finished=True)
+    with closing(connect(store.dsn)) as client:
+        with pytest.raises(SettingsError, match="does not hold the end of run"):
+            collect(client, run_id)
+        made.fill(client)
+        found, shown = collect(client, run_id), read_openings(client, run_id)
+    steps = [record for _, record in made.pairs if isinstance(record, StepFinished)]
+    closings = [record for _, record in made.pairs if isinstance(record, GenerationClosed)]
+    plays = [record for _, record in made.pairs if isinstance(record, RolloutFinished)]
+    assert found.steps == len(steps) == 3
+    assert found.trained_episodes == sum(one.roles["agent"].samples for one in steps)
+    assert found.trained_designs == sum(one.roles["designer"].samples for one in steps if "designer" in one.roles)
+    assert found.trained_tokens == sum(role.tokens for one in steps for role in one.roles.values())
+    assert found.sampled_tokens > 0
+    for own, closing_ in zip(found.generations, closings, strict=True):
+        valid = [one for one in closing_.designs if one.valid]
+        assert (own.generation, own.valid, own.proposed) == (closing_.generation, closing_.valid, closing_.proposed)
+        assert own.win_rate == pytest.approx(closing_.win_rate, abs=1e-4)
+        assert own.vendi == pytest.approx(closing_.vendi, abs=1e-4)
+        assert own.frontier == pytest.approx(sum(0.4 <= one.win_rate <= 0.6 for one in valid) / len(valid), abs=1e-4)
+        assert own.helped == pytest.approx(sum(one.regret > 0.6 * one.regret_se for one in valid) / len(valid), abs=1e-4)
+    assert shown == {digest(one.turns[0].observation) for one in plays if one.turns} - {""}

@@ -123,7 +123,7 @@ def a_result(arm: str, seed: int, rate: float = 0.5, **over: Any) -> ArmResult:
     generations = [
         GenerationResult(
             generation=number, valid=8, proposed=9, win_rate=0.4, hint_win_rate=0.6, regret=0.2, regret_se=0.05,
-            vendi=0.9 - 0.01 * number, repeats=0.1, frontier=0.02 * number, kinds=0.5,
+            vendi=0.9 - 0.01 * number, repeats=0.1, frontier=0.02 * number, kinds=0.5, helped=0.3,
             sizes={"chain": 2.0 if number < 6 else 3.0},
         )
         for number in range(12)
@@ -273,7 +273,9 @@ def test_the_table_pairs_arms_leaves_out_what_was_seen_and_chooses_on_other_inst
     assert small.diversity.growth == pytest.approx(1.5)
     text = markdown(table)
     assert "| fixed-256 (best fixed):" in text
-    assert "| fixed-64 | 0.88 -> 0.81 | 0.10 -> 0.10 | 0.50 -> 0.50 | 0.04 -> 0.18 | 0.20 -> 0.20 | x 1.50 |" in text
+    assert (
+        "| fixed-64 | 0.88 -> 0.81 | 0.10 -> 0.10 | 0.50 -> 0.50 | 0.04 -> 0.18 | 0.20 -> 0.20 | 0.30 -> 0.30 | x 1.50 |" in text
+    )
     assert "51.4 (-6.9): fixed pool + GRPO" in text
     assert f"{len(seen) - sum(seen)} instances" in text
     assert f"Only {len(seen) - sum(seen)} instances of suite nano were never shown before; 2000 are wanted." in text
