@@ -19,7 +19,7 @@ from infra.ablation.budget import Budget, plan_budget, require_equal
 from infra.ablation.collect import collect, read_openings
 from infra.ablation.results import ArmResult, CurvePoint, changes, deciding_keys, digest_of, stands, write_result
 from infra.cli import options
-from infra.cli.ablationmodels import CHOICE, Evaluator, against, mark_seen
+from infra.cli.ablationmodels import CHOICE, Evaluator, against, mark_seen, require_pairing
 from infra.cli.children import AblationError, Child, run_children
 from infra.cli.rundir import NOTES, held, read_notes
 from infra.cli.runstore import run_store
@@ -85,7 +85,8 @@ class Work:
 
 
 def plan_work(order: Order) -> Work:
-    """What is left to do. Raises SettingsError where budgets differ, or a result or run of another recipe stands there."""
+    """What is left to do. Raises SettingsError where budgets differ, where a result or run of another recipe stands there, or a
+    result on other instances."""
     base = options.read_recipe(order.recipe, list(order.pairs))
     arms = [find_arm(name) for name in order.arms]
     seeds = range(base.seed, base.seed + order.seeds)
@@ -96,12 +97,15 @@ def plan_work(order: Order) -> Work:
     for job in jobs:
         _require_own(order, job)
     base_job = _job(order, base, find_arm(BASE), base.seed)
+    base_stands = stands(order.results, BASE, base.seed, base_job.deciding)
+    standing = [result for result in (*found.values(), base_stands) if result is not None]
+    require_pairing(standing, base, quick=order.quick)
     return Work(
         order=order,
         base=base,
         budget=budget,
         base_job=base_job,
-        base_stands=stands(order.results, BASE, base.seed, base_job.deciding),
+        base_stands=base_stands,
         jobs=jobs,
         standing=sum(result is not None for result in found.values()),
     )

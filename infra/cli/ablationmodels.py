@@ -7,18 +7,19 @@ another, `REPORT`. Raises AblationError, StageTimeoutError, SettingsError.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from infra.ablation.results import ArmResult
 from infra.cli.children import Child, run_children
-from infra.evaluations import ModelEvaluation, pack_bits, read_evaluations
+from infra.evaluations import ModelEvaluation, pack_bits, read_evaluations, suite_digest
 from infra.policystore import files_digest, policy_files
 from infra.report.interval import paired_difference
 from infra.runs import find_folder
 from infra.suites import load_suite
 from infra.suites.canonical import read_digests
+from schemas.errors import SettingsError
 from schemas.settings import Recipe
 
 CHOICE, REPORT = "choice", "report"
@@ -54,18 +55,13 @@ class Evaluator:
         """All models on the choosing instances of the recipe's suite, then the last model on the reported ones of each suite. Two
         children at a time, as two cores have room for."""
         plays = [_Plays(tuple(models), base.evaluation.suite, CHOICE, CHOICE_SEEDS)]
-        plays += [_Plays(tuple(models[-1:]), suite, REPORT, seeds) for suite, seeds in self.reported(base).items()]
+        due = reported(base, quick=self.quick)
+        plays += [_Plays(tuple(models[-1:]), suite, REPORT, seeds) for suite, seeds in due.items()]
         lacking = [one for one in plays if not self._is_there(name, one)]
         for start in range(0, len(lacking), AT_ONCE):
             children = [self._child(name, one) for one in lacking[start : start + AT_ONCE]]
             run_children(children, self.limit_s, self.say)
         return [found for one in plays for found in read_evaluations(self._file(name, one))]
-
-    def reported(self, base: Recipe) -> dict[str, int]:
-        """Suite -> instances of each environment."""
-        if base.evaluation.suite == NANO:
-            return QUICK_REPORT if self.quick else NANO_REPORT
-        return {base.evaluation.suite: base.evaluation.seeds_per_item}
 
     def openings(self, suite: str, salt: str, instances: int) -> list[str]:
         """What each instance shows first, as digests."""
@@ -91,12 +87,13 @@ class Evaluator:
         return self.folder / "evaluations" / f"{name}-{Path(plays.suite).stem}-{plays.salt}-{plays.seeds}.json"
 
     def _is_there(self, name: str, plays: _Plays) -> bool:
-        """Whether these models have been evaluated so, and what the instances show first is known."""
+        """Whether these models have been evaluated so on this suite, and what the instances show first is known."""
         file = self._file(name, plays)
         if not file.exists() or not self._openings_file(plays.suite, plays.salt, plays.seeds).exists():
             return False
-        return [one.model_digest for one in read_evaluations(file)] == [
-            files_digest(model, policy_files(model)) for model in plays.models
+        suite = suite_digest(load_suite(plays.suite))
+        return [(one.model_digest, one.suite_digest) for one in read_evaluations(file)] == [
+            (files_digest(model, policy_files(model)), suite) for model in plays.models
         ]
 
     def _child(self, name: str, plays: _Plays) -> Child:
@@ -110,6 +107,41 @@ class Evaluator:
         ]  # fmt: skip
         told = f"evaluation of {name} on {Path(plays.suite).stem} ({plays.salt})"
         return Child(arguments, self.folder / "logs" / f"eval-{file.stem}.log", told)
+
+
+def reported(base: Recipe, *, quick: bool) -> dict[str, int]:
+    """Suite -> instances of each environment that the table stands on."""
+    if base.evaluation.suite == NANO:
+        return dict(QUICK_REPORT if quick else NANO_REPORT)
+    return {base.evaluation.suite: base.evaluation.seeds_per_item}
+
+
+def require_pairing(results: Iterable[ArmResult], base: Recipe, *, quick: bool) -> None:
+    """Raises SettingsError where a result that stands was evaluated on other instances than the arms that are still due will be,
+    or where the recipe cuts a suite short, since environments would then have unequal numbers of instances."""
+    if base.evaluation.limit:
+        raise SettingsError(
+            f"evaluation.limit is {base.evaluation.limit}, and an ablation plays all of a suite",
+            "Set it to 0; evaluation.suite may name a .jsonl file with fewer environments",
+        )
+    due = {}
+    for suite, seeds in reported(base, quick=quick).items():
+        items = load_suite(suite)
+        due[suite] = (suite_digest(items), len(items) * seeds)
+    for result in results:
+        found = {one.suite: (one.suite_digest, one.instances) for one in result.evaluations if one.salt == REPORT}
+        for suite in sorted({*due, *found}):
+            if due.get(suite) != found.get(suite):
+                raise SettingsError(
+                    f"{result.arm}-s{result.seed} was evaluated on {_told(found.get(suite))} of suite {suite}, and "
+                    f"{_told(due.get(suite))} are due now",
+                    "Give this ablation another --results folder, or move the files there away to make them again",
+                )
+
+
+def _told(evaluated: tuple[str, int] | None) -> str:
+    """Instances and the suite's digest in words."""
+    return f"{evaluated[1]} instances ({evaluated[0][:8]})" if evaluated is not None else "none"
 
 
 def against(base: ArmResult, found: Sequence[ModelEvaluation]) -> dict[str, list[float]]:
