@@ -9,6 +9,7 @@ forms is not given.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from infra.suites.items import SuiteItem
@@ -18,6 +19,7 @@ NAME = "reasoning-gym"
 VERSION = "0.1.25"
 SEED = 20_010
 QUESTIONS = 400  # drawn of each task; those that are too long are left out
+LARGEST = 30_000  # bytes of a task's questions and answers: the gate takes no source above 32 KiB
 LONGEST_QUESTION, LONGEST_ANSWER = 360, 24  # characters: a nano model's context holds them
 FEWEST = 50
 TASKS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
@@ -33,8 +35,11 @@ TASKS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "base_conversion": {"max_value": 64},
         "count_primes": {"max_n": 60},
     },
-    "cognition": {"number_sequence": {"max_terms": 6, "max_value": 50}},
-    "logic": {"propositional_logic": {"max_vars": 2, "max_statements": 2, "max_complexity": 1}, "syllogism": {}},
+    "cognition": {
+        "number_sequence": {"max_terms": 6, "max_value": 50},
+        "needle_haystack": {"min_num_statements": 2, "max_num_statements": 4},
+    },
+    "logic": {"aiw": {}, "syllogism": {}},
 }
 """Skill group -> task -> settings, by which tasks are as easy as they come."""
 
@@ -77,11 +82,13 @@ def load_reasoning_gym() -> list[SuiteItem]:
 
 def make_item(group: str, task: str, pairs: Sequence[tuple[str, str]]) -> SuiteItem:
     """One task's environment. Raises SettingsError where too few of its questions fit."""
-    kept = [
+    short = [
         (question, answer.strip())
         for question, answer in dict(pairs).items()
         if len(question) <= LONGEST_QUESTION and 0 < len(answer.strip()) <= LONGEST_ANSWER
     ]
+    ends = accumulate(len(f"{pair!r}, ".encode()) for pair in short)
+    kept = [pair for pair, end in zip(short, ends, strict=True) if end <= LARGEST]
     if len(kept) < FEWEST:
         raise SettingsError(f"suite {NAME}: {len(kept)} questions of task {task} are short enough", f"Install version {VERSION}")
     return SuiteItem(

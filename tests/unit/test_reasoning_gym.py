@@ -60,7 +60,13 @@ def test_questions_that_are_too_long_or_repeated_are_left_out() -> None:
         make_item("g", "t", PAIRS[: FEWEST - 1])
 
 
-def test_items_are_environments_that_the_gates_static_rules_take() -> None:
-    source = make_item("g", "t", PAIRS).source + "\n    def solution(self):\n        return [self.answer]\n"
+@pytest.mark.parametrize("pairs", [PAIRS, [(f"{number}: {'ä' * 200}", "1") for number in range(400)]])
+def test_items_are_environments_that_the_gates_static_rules_take(pairs: list[tuple[str, str]]) -> None:
+    source = make_item("g", "t", pairs).source + "\n    def solution(self):\n        return [self.answer]\n"
     check_static(source, frozenset())
-    assert len(TASKS) >= 4
+
+
+def test_each_of_the_four_groups_has_two_tasks_at_least() -> None:
+    assert {group: len(tasks) >= 2 for group, tasks in TASKS.items()} == dict.fromkeys(
+        ("arithmetic", "algorithmic", "cognition", "logic"), True
+    )
