@@ -17,7 +17,9 @@ class Document(Part, frozen=True, kw_only=True):
     text: str
     skill: str = ""  # from a first line "skill: NAME" of the file; empty: fits any skill
     tag: str = ""  # math | science | code, or not told
-    hint: str = ""  # of a fixed pool's environment, whose source is the text
+    hint: str = ""  # of a pool's environment, whose source is the text
+    family: str = ""  # of a procedural pool's environment
+    level: int = -1  # the same: its difficulty within the family, the easiest lowest
 
 
 class MemoryLine(Part, frozen=True, kw_only=True):

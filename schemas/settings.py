@@ -268,10 +268,24 @@ class MemorySettings(Settings):
     """Longest wait for the store to hold the generation that may be seen."""
 
 
+class LevelSettings(Settings):
+    """How a procedural pool's difficulty follows the agent (streams/levels.py)."""
+
+    rule: Literal["accuracy", "memory"] = "accuracy"
+    """accuracy: a family's level rises once it is won (RLVE). memory: near the best remembered level, above the easy ones, below
+    the hard ones, as the warm start's author writes."""
+    rise_at: float = Field(default=0.9, gt=0, le=1)
+    """Share of plain plays at the family's level that must be won for it to rise."""
+    tries: int = Field(default=8, ge=1)
+    """Plain plays at the level before that is asked; the count begins anew after each asking."""
+    reach: int = Field(default=3, ge=0)
+    """Levels below the family's own that are drawn too."""
+
+
 class CorpusSettings(Settings):
     enabled: bool = True
     path: str = "infra/corpus/nano"
-    """A folder of .txt and .md files and of shards of `spade corpus add`; of a fixed pool, one of environments
+    """A folder of .txt and .md files and of shards of `spade corpus add`; of a pool, one of environments
     (infra/corpus/pool.py). A relative path is looked for below the recipe, then among the shipped corpora."""
     tags: tuple[Tag, ...] = ()
     """Documents are drawn of these tags in turn, an equal share each, whatever the corpus holds; none: all, untagged too."""
@@ -367,9 +381,11 @@ class Recipe(Settings):
     name: str = "run"
     algorithm: Literal["mended", "published"] = "mended"
     setting: Literal["games", "tools"] = "games"
-    pool: Literal["self-play", "fixed"] = "self-play"
-    """self-play: the designer writes the environments. fixed: those of the folder corpus.path are drawn, as documents are."""
+    pool: Literal["self-play", "fixed", "procedural"] = "self-play"
+    """self-play: the designer writes the environments. fixed: those of the folder corpus.path are drawn, as documents are.
+    procedural: the same, each of a family and a level, and `levels` says which levels are drawn."""
     designer: Literal["trained", "frozen", "external"] = "trained"
+    """frozen: version 0 designs throughout, and no design is trained. external: another model does."""
     skills: tuple[str, ...] = GAMES_SKILLS
     seed: int = Field(default=0, ge=0)
     partitions: int = Field(default=12, ge=1, le=1000)
@@ -380,6 +396,7 @@ class Recipe(Settings):
     rollout: RolloutSettings = RolloutSettings()
     train: TrainSettings = TrainSettings()
     memory: MemorySettings = MemorySettings()
+    levels: LevelSettings = LevelSettings()
     corpus: CorpusSettings = CorpusSettings()
     model: ModelSettings = ModelSettings()
     machine: MachineSettings = MachineSettings()
@@ -389,9 +406,14 @@ class Recipe(Settings):
     evaluation: EvalSettings = EvalSettings()
 
     @property
+    def is_pooled(self) -> bool:
+        """Whether environments come from a folder, and nobody designs."""
+        return self.pool != "self-play"
+
+    @property
     def design_tokens(self) -> int:
-        """Most tokens that a design is sampled of: none where a pool is fixed."""
-        return 0 if self.pool == "fixed" else self.design.sampling.max_tokens
+        """Most tokens that a design is sampled of: none where environments come from a pool."""
+        return 0 if self.is_pooled else self.design.sampling.max_tokens
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -413,11 +435,13 @@ class Recipe(Settings):
                 'rollout.earlier_steps must be 0 with schedule.kind = "free": an earlier policy may be gone when a straggler '
                 "asks for it, version 0 stays"
             )
-        if self.pool == "fixed" and (self.designer != "frozen" or self.design.hint_by_second_call or self.design.attempts > 1):
+        if self.is_pooled and (self.designer != "frozen" or self.design.hint_by_second_call or self.design.attempts > 1):
             raise ValueError(
-                'pool = "fixed" needs designer = "frozen", design.attempts = 1 and design.hint_by_second_call = false: '
+                f'pool = "{self.pool}" needs designer = "frozen", design.attempts = 1 and design.hint_by_second_call = false: '
                 "nobody designs"
             )
+        if self.pool == "procedural" and self.levels.rule == "memory" and not self.memory.enabled:
+            raise ValueError('levels.rule = "memory" needs memory.enabled = true')
         if self.rollout.newest_each_turn and self.schedule.kind != "free":
             raise ValueError('rollout.newest_each_turn is for schedule.kind = "free": in "fixed" the schedule names the policy')
         if self.designer == "external":
@@ -458,7 +482,7 @@ PUBLISHED_DEFAULTS: dict[str, Any] = {
     },
 }
 
-FIXED_POOL_DEFAULTS: dict[str, Any] = {
+POOL_DEFAULTS: dict[str, Any] = {
     "designer": "frozen",
     "design": {"attempts": 1, "hint_by_second_call": False, "duplicate": "penalise", "train_rejected": False},
     "memory": {"enabled": False},
@@ -487,8 +511,8 @@ def build_recipe(values: Mapping[str, Any], overrides: Mapping[str, Any] | None 
     merged = dict(values)
     for dotted, value in (overrides or {}).items():
         _set(merged, dotted.split("."), value)
-    if merged.get("pool") == "fixed":
-        merged = _merge(FIXED_POOL_DEFAULTS, merged)
+    if merged.get("pool") in ("fixed", "procedural"):
+        merged = _merge(POOL_DEFAULTS, merged)
     if merged.get("algorithm") == "published":
         merged = _merge(PUBLISHED_DEFAULTS, merged)
     if merged.get("setting") == "tools":

@@ -19,6 +19,7 @@ from schemas.score import GenerationClosed
 from schemas.settings import Recipe
 from schemas.train import PolicyPublished
 from streams.closing import Signatures, Verdict, close_slots
+from streams.levels import Ladder
 from streams.slots import block_of, fill_slots
 from streams.stage import Emit, Join, Outputs, Position, Positioned
 
@@ -38,6 +39,7 @@ class DesignJoin(Join):
     def __init__(self, run_id: str, recipe: Recipe, documents: Sequence[Document]) -> None:
         super().__init__(run_id, recipe)
         self._documents = documents
+        self._ladder = Ladder(recipe, documents) if recipe.pool == "procedural" else None
         self._units = _split_slots(recipe.design.environments, recipe.design.units)
         self._open: dict[int, _Generation] = {}
         self._closed: dict[int, SlotsClosed] = {}
@@ -77,8 +79,10 @@ class DesignJoin(Join):
         match positioned.record:
             case PolicyPublished(version=version):
                 self._versions.add(version)
-            case GenerationClosed(generation=generation):
-                self._remembered.add(generation)
+            case GenerationClosed() as closing:
+                self._remembered.add(closing.generation)
+                if self._ladder is not None:
+                    self._ladder.note(closing)
             case RunEnding(last_generation=last):
                 self.schedule = self.schedule.ended_at(last)
             case EnvValidated() as validated:
@@ -207,7 +211,7 @@ class DesignJoin(Join):
             return []
         self._requested.add(unit_id)
         memory = {slot: self._open[generation].memory[slot] for slot in slots}
-        filled = fill_slots(self.run_id, self.recipe, self._documents, generation, attempt, memory)
+        filled = fill_slots(self.run_id, self.recipe, self._documents, generation, attempt, memory, self._ladder)
         return [Emit(self._design_request(generation, attempt, unit_id, filled), (unit, len(self._units)))]
 
     def _design_request(self, generation: int, attempt: int, unit_id: str, slots: list[DesignSlot]) -> DesignRequested:
@@ -226,7 +230,10 @@ class DesignJoin(Join):
         )
 
     def _policy(self, generation: int) -> int:
-        """The version that a request names: the schedule's; where that is free, the newest that is published."""
+        """The version that a request names: 0 of a frozen designer, which shares no trained weight; else the schedule's; where
+        that is free, the newest that is published."""
+        if self.recipe.designer == "frozen":
+            return 0
         planned = self.schedule.design_version(generation)
         return max(self._versions, default=planned) if self.recipe.schedule.kind == "free" else planned
 

@@ -15,6 +15,8 @@ import msgspec
 from schemas import ids
 from schemas.design import DesignSlot, Document, MemoryLine
 from schemas.settings import Recipe
+from streams.levels import Ladder
+from streams.schedule import Schedule
 
 NO_DOCUMENT = Document(document_id="", title="", text="")
 
@@ -61,7 +63,7 @@ def block_document(recipe: Recipe, documents: Sequence[Document], generation: in
     place, turn = divmod(begin + attempt * blocks_a_skill + block // shares, len(tags))
     of_tag = [document for document in documents if tags[turn] in ("", document.tag)]
     pool = [document for document in of_tag if document.skill in ("", skill)] or of_tag
-    if not pool or not (recipe.corpus.enabled or recipe.pool == "fixed"):
+    if not pool or not (recipe.corpus.enabled or recipe.is_pooled):
         return NO_DOCUMENT
     start, end = (-(-(at - turn) // len(tags)) for at in (begin, begin + wanted))  # the generation's places of this tag
     drawn = draw_pass(len(pool), start, end - start, "/".join([str(recipe.seed), skill, *filter(None, [tags[turn]])]))
@@ -102,14 +104,25 @@ def fill_slots(
     generation: int,
     attempt: int,
     memory: Mapping[int, list[MemoryLine]],
+    ladder: Ladder | None = None,
 ) -> list[DesignSlot]:
-    """The slots that `memory` names (slot -> lines), in slot order, at a design attempt."""
+    """The slots that `memory` names (slot -> lines), in slot order, at a design attempt; `ladder`: of a procedural pool."""
     block_documents: dict[int, Document] = {}
     filled = []
     for slot in sorted(memory):
         block = block_of(recipe, slot)
         if block not in block_documents:
-            block_documents[block] = block_document(recipe, documents, generation, block, attempt)
+            block_documents[block] = (
+                block_document(recipe, documents, generation, block, attempt)
+                if ladder is None
+                else ladder.draw(
+                    generation,
+                    block,
+                    block_skill(recipe, generation, block),
+                    Schedule(recipe.schedule).memory_generation(generation),
+                    memory[slot],
+                )
+            )
         env_id = ids.env_id(run_id, generation, slot, attempt)
         filled.append(
             DesignSlot(

@@ -31,14 +31,14 @@ class StageSpec:
 
 
 def _design(run: Run) -> Join:
-    from infra.corpus.pool import FIXED, recipe_documents
+    from infra.corpus.pool import recipe_documents
     from infra.runs import find_folder
     from streams.design import DesignJoin
     from streams.slots import cut_document
 
     corpus = run.recipe.corpus
     documents = recipe_documents(run.recipe, find_folder(corpus.path))
-    if run.recipe.pool != FIXED:
+    if not run.recipe.is_pooled:
         documents = [cut_document(document, corpus.max_words) for document in documents]
     return DesignJoin(run.run_id, run.recipe, documents)
 

@@ -36,7 +36,10 @@ from streams.slots import count_blocks
 from streams.stage import Emit, Join, Outputs, Positioned, Stage
 from streams.stages import SPECS
 
-DOCUMENTS = [Document(document_id=f"d{number}", title="", text=f"text {number}") for number in range(12)]
+DOCUMENTS = [  # three families of four levels, where a procedural pool asks for them
+    Document(document_id=f"d{number}", title="", text=f"text {number}", family="abc"[number % 3], level=number // 3)
+    for number in range(12)
+]
 
 
 @dataclass(frozen=True)

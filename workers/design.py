@@ -2,7 +2,7 @@
 
 In: spade-design-requested, in the group spade-work-design-RUN. Out: one spade-env-proposed a slot, with its tokens, their
 log-probabilities, and what they decode to: the source and the hint, or why they could not be read.
-Of a fixed pool, each slot's document is the design: no model is loaded, and there are no tokens to train.
+Of a pool, each slot's document is the design: no model is loaded, and there are no tokens to train.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def run(context: ProcessContext) -> None:
     """Designs until the run has finished or a signal came. Blocks; raises SpadeError."""
     started = await_run(context)
     bind_run(started.run_id)
-    if started.recipe.pool == "fixed":
+    if started.recipe.is_pooled:
         pooled = Stage("design", (Topic.DESIGN_REQUESTED,), DEADLINE_S, prefetch=2, tries=started.recipe.rollout.tries)
         consume(context, started, pooled, lambda stop: PooledDesigns())
         return

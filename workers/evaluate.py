@@ -1,20 +1,22 @@
 """A policy on a suite of held-out environments, so that two policies can be compared instance by instance.
 
 In: a policy folder, a suite. Out: an EvalFinished record with one byte an instance in an order that only the suite, the seeds
-and the limit decide. Called by `spade eval` and the demo. Environment and sampling seeds derive from the instance and never
-from the policy. Instances are played in a few large batches, in jails. Blocks; raises SettingsError, ModelError, SandboxError.
+and the limit decide, or of any model folder a ModelEvaluation. Called by `spade eval`, the ablations and the demo. Environment
+and sampling seeds derive from the instance and never from the policy. Instances are played in a few large batches, in jails.
+Blocks; raises SettingsError, ModelError, SandboxError.
 """
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from infra.dialects import Dialect, recipe_dialect
-from infra.policystore import PolicyStore
+from infra.evaluations import ModelEvaluation, make_evaluation
+from infra.policystore import PolicyStore, files_digest, policy_files
 from infra.suites import SuiteItem, evaluation_seed, load_suite
 from schemas import ids
 from schemas.common import SamplingSettings
@@ -117,11 +119,63 @@ def evaluate(
     return _record(run_id, suite, sampler, instances, episodes, hinted)
 
 
+def evaluate_models(
+    recipe: Recipe,
+    folders: Sequence[Path],
+    *,
+    suite: str = "",
+    seeds_per_item: int = 0,
+    limit: int = 0,
+    hinted: bool = False,
+    salt: str = "",
+    sandbox: Sandbox | None = None,
+    shown: Callable[[list[str]], None] | None = None,
+) -> Iterator[ModelEvaluation]:
+    """The model folders one after the other on the same instances, in one set of jails. Empty values are the recipe's.
+
+    `shown` is given what each instance shows first ("" where the infrastructure failed it), once a model.
+    """
+    from workers.sandbox import open_sandbox
+
+    suite = suite or recipe.evaluation.suite
+    items = load_suite(suite)
+    instances = instances_of(items, seeds_per_item or recipe.evaluation.seeds_per_item, limit or recipe.evaluation.limit)
+    box, arm = recipe.sandbox, HINTED if hinted else PLAIN
+    settings, context = recipe.rollout.sampling.on_wire(), recipe.rollout.context_tokens
+    sampler = bare_sampler(recipe, lambda: False)
+    jails = sandbox or open_sandbox(box.mode, required_level=box.level, packages=box.packages)
+    try:
+        for folder in folders:
+            digest = files_digest(folder, policy_files(folder))
+            sampler.load_unpublished(folder, -1, digest)
+            played = play_items(sampler, jails, recipe_dialect(recipe, folder), instances, settings, context, arm=arm, salt=salt)
+            if shown is not None:
+                shown([episode.turns[0].observation if episode.turns else "" for episode in played])
+            yield make_evaluation(
+                items,
+                bytes(episode.won() for episode in played),
+                model=folder.name,
+                model_digest=digest,
+                suite=suite,
+                salt=salt,
+                arm=arm,
+                formed=sum(_is_formed(episode) for episode in played) / len(played),
+                tokens=sum(span.end - span.start for episode in played for span in episode.spans),
+            )
+    finally:
+        if sandbox is None:
+            jails.close()
+
+
+def _is_formed(episode: Episode) -> bool:
+    return bool(episode.turns) and not any(turn.fault for turn in episode.turns)
+
+
 def _record(
     run_id: str, suite: str, sampler: Sampler, instances: Sequence[Instance], episodes: Sequence[Episode], hinted: bool
 ) -> EvalFinished:
     won = [episode.won() for episode in episodes]
-    formed = [bool(episode.turns) and not any(turn.fault for turn in episode.turns) for episode in episodes]
+    formed = [_is_formed(episode) for episode in episodes]
     families: dict[str, list[bool]] = defaultdict(list)
     for instance, one in zip(instances, won, strict=True):
         families[instance.item.family].append(one)

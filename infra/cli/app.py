@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import typer
 
 from infra.cli import (
+    ablate,
     archive,
     chaos,
     checks,
@@ -23,6 +24,7 @@ from infra.cli import (
     models,
     nano,
     plan,
+    pool,
     replay,
     runs,
     stages,
@@ -58,7 +60,8 @@ app.command("dashboard", epilog="Example: spade dashboard --run nano-20260101-12
 app.command("doctor", epilog="Example: spade doctor")(checks.doctor)
 app.command("gate", epilog="Example: spade gate my_env.py --hint 'keep a running value' --packages numpy")(checks.gate)
 app.command("chaos", epilog="Example: spade chaos tiny --kills 10 --seed 1")(chaos.chaos)
-app.command("eval", epilog="Example: spade eval --version 0 --version 12")(evaluate.evaluate)
+app.command("eval", epilog="Example: spade eval runs/first/policies/v00000012-0f3a... --suite nano")(evaluate.evaluate)
+app.command("ablate", epilog="Example: spade ablate --quick")(ablate.ablate)
 app.command("why", epilog="Example: spade why 7d0e1c9a")(why.why)
 app.command("replay", epilog="Example: spade replay 7d0e1c9a-... --actions-only")(replay.replay)
 app.command("export", epilog="Example: spade export nano-20260101-120000-ab12 --version 40 --out models/mine")(export.export)
@@ -75,11 +78,17 @@ corpus_app = typer.Typer(
 )
 corpus_app.command("add", epilog="Example: spade corpus add notes.parquet essays --to corpora/mine --words 400")(corpus.add)
 app.add_typer(corpus_app, name="corpus")
+pool_app = typer.Typer(
+    help="Environments that are made once.", no_args_is_help=True, epilog="Example: spade pool make --size 64 --to pools/first"
+)
+pool_app.command("make", epilog="Example: spade pool make --by designer --size 64 --to pools/first")(pool.make)
+app.add_typer(pool_app, name="pool")
 model_app = typer.Typer(help="Real models without a model hub.", no_args_is_help=True, epilog="Example: spade model smollm2")
 model_app.command("smollm2", epilog="Example: spade model smollm2 && spade run smollm2")(models.smollm2)
 app.add_typer(model_app, name="model")
 nano_app = typer.Typer(help="The nano model that the demo trains.", no_args_is_help=True, epilog="Example: spade nano build")
 nano_app.command("build", epilog="Example: spade nano build --out /tmp/nano")(nano.build)
+nano_app.command("census", epilog="Example: spade nano census --out census.json")(nano.census)
 app.add_typer(nano_app, name="nano")
 
 

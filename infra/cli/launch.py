@@ -20,7 +20,7 @@ from infra.cli.progress import Progress
 from infra.cli.rundir import Notes, mark_finished, write_notes
 from infra.cli.services import Say, Services, guard, outlast, same_services, services
 from infra.cli.stages import StreamStage, child_environment
-from infra.corpus import corpus_digest
+from infra.corpus.pool import recipe_digest
 from infra.kafka import BrokerWatch
 from infra.metricports import FIRST_FREE
 from infra.runs import Run, await_run, code_digest, find_folder, new_run_id, parse_recipe, read_runs, start_run, tokenizer_digest
@@ -74,7 +74,7 @@ def recall(notes: Notes, where: Services, run_dir: Path, say: Say) -> Run:
         )
     if tokenizer_digest(find_folder(run.recipe.model.path)) != began.tokenizer_digest:
         raise SettingsError(f"the tokenizer in model.path ({run.recipe.model.path}) is not the one that the run began with", fix)
-    if began.corpus_digest and corpus_digest(find_folder(run.recipe.corpus.path)) != began.corpus_digest:
+    if began.corpus_digest and recipe_digest(run.recipe, find_folder(run.recipe.corpus.path)) != began.corpus_digest:
         raise SettingsError(f"the corpus in {run.recipe.corpus.path} is not the one that the run began with", fix)
     if code_digest() != began.code_digest:
         say("note: this is not the code that the run began with; what follows may differ from what that code would have done")

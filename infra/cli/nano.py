@@ -1,4 +1,4 @@
-"""`spade nano build`: remakes the nano model's folder from its recipe."""
+"""`spade nano build` remakes the nano model's folder from its recipe; `spade nano census` tells what that has shown it."""
 
 from __future__ import annotations
 
@@ -23,3 +23,22 @@ def build(
     with stoppable():
         build_nano(Path(out), seed=seed, minutes=minutes, processes=processes, tell=options.out.print)
     options.out.print(f"the model is in {out}")
+
+
+def census(
+    out: Annotated[
+        Path, typer.Option("--out", help="File to write: digests of what the warm start's plays showed first, as JSON.")
+    ],
+    model: Annotated[str, typer.Option(help="Folder whose tokenizer is used.")] = "trainer/nano/model",
+    seed: Annotated[int, typer.Option(min=0, help="The build's.")] = 0,
+    minutes: Annotated[float, typer.Option(min=0.05, max=25.0, help="The build's.")] = 22.0,
+) -> None:
+    """Draw the warm start's plays again, untrained, so that held-out instances that it has shown can be left out."""
+    from infra.runs import find_folder
+    from infra.suites.canonical import write_digests
+    from trainer.nano.census import take_census
+
+    with stoppable():
+        found = take_census(find_folder(model), seed, minutes, options.out.print)
+    write_digests(out, sorted(found))
+    options.out.print(f"{len(found)} instances were shown; their digests are in {out}")

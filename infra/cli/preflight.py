@@ -29,7 +29,7 @@ def check_run(recipe: Recipe, run_dir: Path, say: Callable[[str], None]) -> None
     check_plan(recipe, model)
     check_dialect(recipe, model)
     check_samplers(recipe)
-    documents, kind = check_corpus(recipe), "environments in the pool" if recipe.pool == "fixed" else "documents"
+    documents, kind = check_corpus(recipe), "environments in the pool" if recipe.is_pooled else "documents"
     check_disk(run_dir, model, kept_versions(recipe))
     level = check_sandbox(recipe)
     say(f"recipe {recipe.name} ({recipe.algorithm}), model {recipe.model.path}, {documents} {kind}, sandbox level: {level}")
@@ -75,7 +75,7 @@ def check_dialect(recipe: Recipe, model: Path) -> None:
     from schemas.design import DesignSlot, Document
 
     dialect = recipe_dialect(recipe, model)
-    if recipe.model.dialect == "nano" or recipe.pool == "fixed":
+    if recipe.model.dialect == "nano" or recipe.is_pooled:
         return
     nothing = Document(document_id="", title="", text="")
     bare = [DesignSlot(slot=0, design_attempt=0, env_id="", skill=skill, document=nothing, group="") for skill in recipe.skills]

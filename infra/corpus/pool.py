@@ -1,8 +1,8 @@
-"""Fixed pools: a folder of environments that somebody wrote, drawn as documents are, in place of a designer's work.
+"""Pools: a folder of environments that somebody wrote, drawn as documents are, in place of a designer's work.
 
 A NAME.py file is one environment, `solution` included; a NAME.md beside it holds its hint, and may begin with a line
-`skill: NAME`. A .jsonl file holds an environment a line: `source`, and where known `id`, `hint`, `skill`. Out: documents whose
-text is the source. Called by streams/design, the preflight and a run's start.
+`skill: NAME`. A .jsonl file holds an environment a line: `source`, and where known `id`, `hint`, `skill`; of a procedural pool
+also `family` and `level`. Out: documents whose text is the source. Called by streams/design, the preflight and a run's start.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from schemas.settings import Recipe
 
 SOURCE, HINT = ".py", ".md"
 SUFFIXES = (SOURCE, HINT, SHARD)
-FIXED = "fixed"
 
 
 class PoolLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,12 +29,17 @@ class PoolLine(msgspec.Struct, frozen=True, kw_only=True):
     id: str = ""
     hint: str = ""
     skill: str = ""
+    family: str = ""
+    level: int = -1
 
 
 def recipe_documents(recipe: Recipe, folder: Path) -> list[Document]:
-    """What a run draws from, whole: its corpus, or its fixed pool. Empty where it uses none. Raises CorpusError."""
-    if recipe.pool == FIXED:
-        return load_pool(folder)
+    """What a run draws from, whole: its corpus, or its pool. Empty where it uses none. Raises CorpusError."""
+    if recipe.is_pooled:
+        pool = load_pool(folder)
+        if recipe.pool == "procedural":
+            _require_levels(pool, folder)
+        return pool
     if not recipe.corpus.enabled:
         return []
     documents = load_corpus(folder)
@@ -45,7 +49,7 @@ def recipe_documents(recipe: Recipe, folder: Path) -> list[Document]:
 
 def recipe_digest(recipe: Recipe, folder: Path) -> str:
     """SHA-256 over the same, in hexadecimal; empty where the run uses none. Raises CorpusError."""
-    if recipe.pool == FIXED:
+    if recipe.is_pooled:
         return corpus_digest(folder, SUFFIXES)
     return corpus_digest(folder) if recipe.corpus.enabled else ""
 
@@ -71,6 +75,15 @@ def load_pool(folder: Path) -> list[Document]:
     return found
 
 
+def _require_levels(pool: list[Document], folder: Path) -> None:
+    for one in pool:
+        if not one.family or one.level < 0:
+            raise CorpusError(
+                f'pool = "procedural": environment {one.document_id} in {folder} names no family and level',
+                "Write `family` and `level` (0 and up) in each line of its .jsonl files, as `spade pool make` does",
+            )
+
+
 def _read(file: Path, name: str) -> Iterator[Document]:
     if file.suffix == SHARD:
         yield from _read_lines(file, name)
@@ -93,7 +106,15 @@ def _read_lines(file: Path, name: str) -> Iterator[Document]:
                     f"{file} line {number} is no environment ({problem})", 'Write {"source": "..."} there'
                 ) from problem
             given = found.id or f"{name}#{number}"
-            yield Document(document_id=given, title=given, text=found.source, skill=found.skill, hint=found.hint)
+            yield Document(
+                document_id=given,
+                title=given,
+                text=found.source,
+                skill=found.skill,
+                hint=found.hint,
+                family=found.family,
+                level=found.level,
+            )
 
 
 def _text(file: Path) -> str:

@@ -10,29 +10,24 @@ from pathlib import Path
 import msgspec
 
 from infra.corpus.pool import load_pool
+from infra.suites.items import SuiteItem
+from infra.suites.reasoninggym import NAME as REASONING_GYM
+from infra.suites.reasoninggym import load_reasoning_gym
 from schemas.design import Document
 from schemas.errors import SettingsError
+
+__all__ = ["SUITES", "SuiteItem", "evaluation_seed", "load_suite"]
 
 SUITES = Path(__file__).parent
 MAX_TURNS = 25  # of a pool's environments
 
 
-class SuiteItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One held-out environment."""
-
-    env_id: str
-    family: str
-    size: int
-    skill: str
-    source: str  # without `solution`, or with it: the evaluation cuts it out
-    hint: str
-    max_turns: int
-    win_return: float  # an episode wins whose return is at least this
-
-
 def load_suite(name: str) -> list[SuiteItem]:
-    """A shipped suite by name, one at a path that ends in .jsonl, or the environments of a pool's folder (infra/corpus/pool.py),
-    which are won at a return of 1. Raises SettingsError naming the file and the line, CorpusError for a pool."""
+    """A shipped suite by name, reasoning-gym where that package is installed, one at a path that ends in .jsonl, or the
+    environments of a pool's folder (infra/corpus/pool.py), which are won at a return of 1. Raises SettingsError naming the file
+    and the line, CorpusError for a pool."""
+    if name == REASONING_GYM:
+        return load_reasoning_gym()
     folder = Path(name) if Path(name).is_dir() else SUITES.parent.parent / name
     if "/" in name and folder.is_dir():
         return [_pooled(one) for one in load_pool(folder)]

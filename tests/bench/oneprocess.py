@@ -19,7 +19,6 @@ from unittest import mock
 import msgspec
 
 from infra.actions import action_form
-from infra.corpus.pool import FIXED
 from infra.dialects import recipe_dialect
 from infra.kafka import partition_of, unit_partition
 from infra.policystore import PolicyStore
@@ -108,7 +107,7 @@ class OneProcess:
         validate = ValidateWork(self._jails[0], self._jails[2], self, rollout.max_turns, rollout.tries, decide)  # type: ignore[arg-type] # what it asks of a fetcher
         design = DesignWork(designer, held[0], dialect)  # type: ignore[arg-type] # what it asks of a feed
         self._work: dict[Topic, Any] = {
-            Topic.DESIGN_REQUESTED: PooledDesigns() if recipe.pool == FIXED else design,
+            Topic.DESIGN_REQUESTED: PooledDesigns() if recipe.is_pooled else design,
             Topic.ENV_PROPOSED: validate,
             Topic.AUDIT_REQUESTED: validate,
             Topic.ROLLOUT_REQUESTED: RolloutWork(player, held[1], self._jails[1], dialect, rollout, lambda: False),  # type: ignore[arg-type] # as above

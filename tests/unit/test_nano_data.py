@@ -1,19 +1,27 @@
 """The shipped corpus, the held-out suite and the readers of both."""
 
 from collections import Counter
+from itertools import islice
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from infra.corpus import CORPORA, corpus_digest, load_corpus
-from infra.dialects.nano import keywords_of
+from infra.dialects.nano import NanoDialect, keywords_of
 from infra.dialects.words import FAMILY_OF_WORD, FAMILY_WORDS
 from infra.suites import SUITES, evaluation_seed, load_suite
+from infra.suites.canonical import digest
 from schemas.errors import CorpusError, SettingsError
 from schemas.settings import TAGS
+from trainer.nano.census import openings, take_census
 from trainer.nano.families import FAMILIES
+from trainer.nano.family import write_source
+from trainer.nano.newcomers import NEWCOMERS
+from trainer.nano.suite import SUITES as NANO_SUITES
 from trainer.nano.suite import write_suite
-from trainer.nano.writer import make_environment
+from trainer.nano.warmstart import draw_batches, plan_stages
+from trainer.nano.writer import Writer, make_environment
 
 
 def test_each_shipped_document_points_to_one_family_of_its_skill() -> None:
@@ -59,9 +67,57 @@ def test_a_corpus_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         load_corpus(tmp_path)
 
 
-def test_the_shipped_suite_is_what_its_maker_writes(tmp_path: Path) -> None:
-    write_suite(tmp_path / "nano.jsonl")
-    assert (tmp_path / "nano.jsonl").read_bytes() == (SUITES / "nano.jsonl").read_bytes()
+@pytest.mark.parametrize("name", NANO_SUITES)
+def test_a_shipped_suite_is_what_its_maker_writes(name: str, tmp_path: Path) -> None:
+    write_suite(tmp_path / "made.jsonl", NANO_SUITES[name]())
+    assert (tmp_path / "made.jsonl").read_bytes() == (SUITES / f"{name}.jsonl").read_bytes()
+
+
+def test_sizes_of_their_own_suite_lie_beyond_all_that_the_warm_start_knew() -> None:
+    items = load_suite("nano-sizes")
+    assert {item.family for item in items} == set(FAMILIES)
+    for item in items:
+        assert item.size > FAMILIES[item.family].sizes[1]
+        environment = make_environment(item.source)
+        assert all(environment.reset(evaluation_seed(item.env_id, index))[0] for index in range(20))
+
+
+def test_new_families_are_named_nowhere_and_their_own_solutions_win() -> None:
+    assert {family.skill for family in NEWCOMERS} == {family.skill for family in FAMILIES.values()}
+    assert not {family.name for family in NEWCOMERS} & {*FAMILIES, *FAMILY_OF_WORD}
+    rng = Random(4)
+    for family in NEWCOMERS:
+        for size in range(family.sizes[0], family.sizes[1] + 1):
+            environment = make_environment(write_source(family, rng, size))
+            answers = []
+            for seed in range(30):
+                assert environment.reset(seed)[0]
+                answers += environment.solution()
+                assert environment.step(answers[-1])[1] == 1.0
+            assert Counter(answers).most_common(1)[0][1] <= 18, f"{family.name} of size {size} has one answer"
+
+
+def test_every_instance_of_the_reported_suites_shows_data_and_few_show_the_same() -> None:
+    for name in NANO_SUITES:
+        shown = [make_environment(item.source).reset(evaluation_seed(item.env_id, 0))[0] for item in load_suite(name)]
+        found = [digest(one) for one in shown]
+        assert "" not in found
+        assert len(set(found)) > 0.85 * len(found)
+
+
+def test_the_census_holds_what_the_warm_starts_plays_showed() -> None:
+    model = Path(__file__).parents[2] / "trainer/nano/model"
+    told: list[str] = []
+    found = take_census(model, seed=3, minutes=0.05, tell=told.append)
+    dialect = NanoDialect(model)
+    plan = plan_stages(17)[0]
+    shown = [
+        one for batch in islice(draw_batches(Random(3), Writer(dialect), plan), plan.steps) for one in openings(dialect, batch)
+    ]
+    assert len(shown) > 20
+    assert {digest(one) for one in shown} - {""} <= found
+    assert found == take_census(model, seed=3, minutes=0.05)
+    assert found != take_census(model, seed=4, minutes=0.05)
 
 
 def test_the_suite_covers_every_family_at_several_sizes_and_holds_no_solution() -> None:

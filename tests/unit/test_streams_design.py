@@ -70,6 +70,15 @@ def test_generations_open_in_turn_where_policy_and_memory_allow() -> None:
     assert driver.join.open(1, [[] for _ in range(6)], time_is_up=False).openings == []  # 2 waits for generation 0 in memory
 
 
+def test_a_frozen_designer_stays_version_zero_whatever_is_trained() -> None:
+    versions = {}
+    for designer in ("frozen", "trained"):
+        driver = Driver(small_recipe(designer=designer, schedule__memory_lag=4, schedule__steps=12))
+        driver.begin(*(policy("run", version) for version in range(1, 6)))
+        versions[designer] = [{one.policy_version for one in requests_in(driver.open(generation))} for generation in range(4)]
+    assert versions == {"frozen": [{0}, {0}, {0}, {0}], "trained": [{0}, {0}, {1}, {3}]}
+
+
 def test_units_hold_all_slots_once_with_skills_in_turn_and_fresh_ids() -> None:
     driver = Driver()
     driver.begin()

@@ -1,8 +1,10 @@
-"""Writes the held-out suite infra/suites/nano.jsonl: every family, at sizes from the easiest to what an agent can grow into.
+"""Writes the held-out suites of the nano model, below infra/suites: nano (every family, at sizes from the easiest to what an
+agent can grow into), nano-sizes (sizes beyond all that the warm start wrote or played) and nano-new (families it never knew).
 
-Called by hand when families change, and by a test that the shipped file is what this code writes.
+Called by hand when families change, and by a test that the shipped files are what this code writes.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
@@ -11,6 +13,7 @@ import msgspec
 from infra.suites import SuiteItem
 from trainer.nano.families import FAMILIES
 from trainer.nano.family import Family, write_source
+from trainer.nano.newcomers import NEWCOMERS
 
 PROGRAMS = 16
 """Environments of each family."""
@@ -18,7 +21,9 @@ REACH = {
     "chain": 8, "add": 6, "follow": 7, "logic": 9, "guess": 30, "walk": 8, "flip": 9,
     "count": 12, "next": 7, "kth": 9, "cheap": 9, "toggle": 5, "cause": 7,
 }  # fmt: skip
-"""The largest size of each family in the suite."""
+"""The largest size of each family in the suite nano."""
+BEYOND_SIZES, BEYOND_PROGRAMS = 4, 8
+"""Sizes past the largest of a family, in its steps, and environments of each family, in nano-sizes."""
 
 
 def cut_solution(source: str) -> str:
@@ -27,17 +32,44 @@ def cut_solution(source: str) -> str:
 
 
 def write_items(seed: int = 20_001) -> list[SuiteItem]:
-    """The suite's environments; sizes are spread evenly from the smallest to the family's reach."""
+    """The suite nano; sizes are spread evenly from the smallest to the family's reach."""
     rng = Random(seed)
-    return [write_item(rng, family, index) for family in FAMILIES.values() for index in range(PROGRAMS)]
+    return [
+        write_item(rng, family, index, "nano", (family.sizes[0], REACH[family.name]), PROGRAMS)
+        for family in FAMILIES.values()
+        for index in range(PROGRAMS)
+    ]
 
 
-def write_item(rng: Random, family: Family, index: int) -> SuiteItem:
-    """One environment: the index decides the size, `rng` the program."""
-    low, high = family.sizes[0], REACH[family.name]
-    size = low + round(index * (high - low) / (PROGRAMS - 1))
+def write_sizes(seed: int = 20_002) -> list[SuiteItem]:
+    """The suite nano-sizes."""
+    rng = Random(seed)
+    return [
+        write_item(
+            rng,
+            family,
+            index,
+            "sizes",
+            (family.sizes[1] + family.step, family.sizes[1] + BEYOND_SIZES * family.step),
+            BEYOND_PROGRAMS,
+        )
+        for family in FAMILIES.values()
+        for index in range(BEYOND_PROGRAMS)
+    ]
+
+
+def write_newcomers(seed: int = 20_003) -> list[SuiteItem]:
+    """The suite nano-new."""
+    rng = Random(seed)
+    return [write_item(rng, family, index, "new", family.sizes, PROGRAMS) for family in NEWCOMERS for index in range(PROGRAMS)]
+
+
+def write_item(rng: Random, family: Family, index: int, name: str, sizes: tuple[int, int], count: int) -> SuiteItem:
+    """One environment: its place among `count` decides the size, `rng` the program."""
+    low, high = sizes
+    size = low + round(index * (high - low) / (count - 1))
     return SuiteItem(
-        env_id=f"nano-{family.name}-{index:02d}",
+        env_id=f"{name}-{family.name}-{index:02d}",
         family=family.name,
         size=size,
         skill=family.skill,
@@ -48,6 +80,10 @@ def write_item(rng: Random, family: Family, index: int) -> SuiteItem:
     )
 
 
-def write_suite(path: Path, seed: int = 20_001) -> None:
-    """Writes the suite as JSON lines. Raises OSError where the file can't be written."""
-    path.write_bytes(b"".join(msgspec.json.encode(item) + b"\n" for item in write_items(seed)))
+SUITES = {"nano": write_items, "nano-sizes": write_sizes, "nano-new": write_newcomers}
+"""The writers by the suites' names."""
+
+
+def write_suite(path: Path, items: Iterable[SuiteItem] | None = None) -> None:
+    """Writes a suite (nano where none is given) as JSON lines. Raises OSError where the file can't be written."""
+    path.write_bytes(b"".join(msgspec.json.encode(item) + b"\n" for item in (write_items() if items is None else items)))

@@ -1,0 +1,88 @@
+"""Evaluations of model folders as files: bits, pairs, shares, and instances by what they show without their wording."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from infra.cli.app import run_app
+from infra.evaluations import make_evaluation, pack_bits, read_evaluations, unpack_bits, write_evaluations
+from infra.suites import load_suite
+from infra.suites.canonical import canonical, digest, read_digests, write_digests
+from schemas.errors import SettingsError
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 64, 2081])
+def test_bits_come_back_as_they_were(count: int) -> None:
+    values = bytes(random.Random(count).randrange(2) for _ in range(count))
+    assert unpack_bits(pack_bits(values), count) == values
+    assert len(pack_bits(values)) == 2 * -(-count // 8)
+
+
+def test_fewer_bits_than_asked_for_are_an_error() -> None:
+    with pytest.raises(ValueError, match="8 bits where 9 are due"):
+        unpack_bits("ff", 9)
+
+
+def test_an_evaluation_tells_shares_by_family_and_skill_and_reads_back(tmp_path: Path) -> None:
+    items = load_suite("nano")
+    won = bytes(items[number % len(items)].family == "chain" for number in range(3 * len(items)))
+    made = make_evaluation(items, won, model="m", model_digest="d", suite="nano", salt="s")
+    assert made.by_family["chain"] == 1.0
+    assert made.by_family["add"] == 0.0
+    assert made.by_skill["Mathematical Reasoning"] == 0.5
+    assert made.win_rate == pytest.approx(1 / 13)
+    assert made.low < made.win_rate < made.high
+    assert made.results == won
+    write_evaluations(tmp_path / "e.json", [made])
+    assert read_evaluations(tmp_path / "e.json") == [made]
+    (tmp_path / "bad.json").write_text("[{}]")
+    with pytest.raises(SettingsError, match=r"bad\.json holds no evaluations"):
+        read_evaluations(tmp_path / "bad.json")
+
+
+@pytest.mark.parametrize(
+    ("shown", "data"),
+    [
+        ("add 34+51", "34+51"),
+        ("total of 34+51", "34+51"),
+        ("last digit of 3+4*2-1", "3+4*2-1"),
+        ("follow A by A>B C>D", "A A>B C>D"),
+        ("guess 1 to 30", "1 30"),
+        ("Add 34 and 51.", "34 51"),
+        ("count A in AABAC", "A AABAC"),
+        ("hello there", ""),
+    ],
+)
+def test_an_instance_is_its_data_whatever_the_words(shown: str, data: str) -> None:
+    assert canonical(shown) == data
+    assert bool(digest(shown)) == bool(data)
+
+
+def test_digests_read_back_and_a_damaged_file_is_named(tmp_path: Path) -> None:
+    write_digests(tmp_path / "d.json", [digest("add 3+4"), ""])
+    assert read_digests(tmp_path / "d.json") == [digest("sum 3+4"), ""]
+    (tmp_path / "d.json").write_text("{")
+    with pytest.raises(SettingsError, match=r"d\.json holds no digests"):
+        read_digests(tmp_path / "d.json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nowhere"], "model folder nowhere can't be read"),
+        (["trainer/nano/model", "--version", "1"], "--version and --run are for policies of a run"),
+        (["--salt", "x"], "--salt is for model folders, and none is named"),
+        (["trainer/nano/model", "--suite", "nope"], "no suite 'nope'"),
+    ],
+)
+def test_what_does_not_go_together_is_one_line(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    assert run_app(["eval", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert told in error
