@@ -22,7 +22,7 @@ from infra.durable import DRAFT, flush_folder, write_error
 from schemas.codec import decode, encode, too_large
 from schemas.common import Part, Record
 from schemas.errors import ClaimError, DiskFullError, RecordError, SettingsError
-from schemas.settings import BrokerSettings
+from schemas.process import BrokerSettings
 from schemas.topics import MAX_MESSAGE_BYTES, Topic
 
 MARK: Final = b"\xc1SPADE CLAIM 1\n"  # msgpack never begins with this byte: no record looks like a claim

@@ -14,7 +14,7 @@ from kafka.errors import KafkaError
 from kafka.partitioner.default import murmur2
 
 from schemas.errors import BrokerError, SettingsError
-from schemas.settings import BrokerSettings
+from schemas.process import BrokerSettings
 from schemas.topics import MAX_MESSAGE_BYTES, Topic
 
 # Kafka counts the envelope of a batch too, so a record of exactly the limit needs a little more.

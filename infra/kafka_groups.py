@@ -12,7 +12,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.errors import GroupIdNotFoundError, KafkaError, RetriableError
 
 from infra.kafka_clients import count_partitions, make_admin, make_consumer, unreachable
-from schemas.settings import BrokerSettings
+from schemas.process import BrokerSettings
 from schemas.topics import Topic
 
 # Pool -> what its group reads; the group's name ends with the run's id. Memory is no part of the loop that a batch comes from.

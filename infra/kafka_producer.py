@@ -17,7 +17,7 @@ from infra.claims import to_bytes
 from infra.kafka_clients import REQUEST_BYTES, client_options, unreachable
 from schemas.common import Record, Reference
 from schemas.errors import BrokerError, RecordError
-from schemas.settings import BrokerSettings
+from schemas.process import BrokerSettings
 from schemas.topics import MAX_MESSAGE_BYTES, Topic, key_of
 
 DELIVERY_LIMIT_MS = 120_000  # outlasts a restart of the broker

@@ -19,7 +19,7 @@ from infra.claims import from_bytes
 from infra.kafka_clients import count_partitions, make_consumer, partition_of, unreachable
 from schemas.common import Record, Reference
 from schemas.errors import RecordError, ReferenceGoneError, StageTimeoutError
-from schemas.settings import BrokerSettings
+from schemas.process import BrokerSettings
 from schemas.topics import Topic
 
 SKIP_BY_READING = 200  # records that are cheaper to read over than to seek past

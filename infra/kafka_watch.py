@@ -15,7 +15,7 @@ from collections.abc import Callable
 from infra.clock import Clock, SystemClock
 from infra.telemetry import get_logger
 from schemas.errors import BrokerError
-from schemas.settings import BrokerSettings
+from schemas.process import BrokerSettings
 
 LOOK_S = 2.0
 PROBE_S = 2.0

@@ -16,7 +16,7 @@ from infra.claims import claimed, content_of
 from schemas.codec import decode
 from schemas.common import Record
 from schemas.errors import ClaimError, RecordError, StageTimeoutError
-from schemas.settings import BrokerSettings
+from schemas.process import BrokerSettings
 from schemas.topics import BY_WIRE, Topic
 
 if TYPE_CHECKING:

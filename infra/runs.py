@@ -22,8 +22,9 @@ from infra.kafka import ControlReader, count_partitions, make_consumer, make_pro
 from schemas import ids
 from schemas.codec import decode
 from schemas.errors import ModelError, RecordError, SettingsError, StageTimeoutError
+from schemas.process import BrokerSettings, ProcessContext
 from schemas.run import RunStarted
-from schemas.settings import BrokerSettings, ProcessContext, Recipe
+from schemas.settings import Recipe
 from schemas.topics import Topic
 
 PROJECT = Path(__file__).resolve().parent.parent

@@ -9,7 +9,7 @@ from kafka.errors import KafkaError, TopicAlreadyExistsError
 
 from infra.kafka import make_admin, unreachable
 from schemas.errors import BrokerError
-from schemas.settings import BrokerSettings
+from schemas.process import BrokerSettings
 from schemas.topics import MAX_MESSAGE_BYTES, PARTITIONS, Topic
 
 

@@ -1,6 +1,6 @@
 """What is wrong with a recipe, in words: where the value came from, which key it is, which key was meant.
 
-In: pydantic's error, the settings' class, the file's name, the overrides. Out: a line a problem. Called by schemas.settings.
+In: pydantic's error, the settings' class, the file's name, the overrides. Out: a line a problem. Called by schemas.recipes.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from infra.kafka import BrokerWatch, ControlReader, count_partitions, make_consu
 from infra.runs import Run, await_run
 from infra.telemetry import get_logger
 from schemas.errors import BrokerError, SettingsError, StageTimeoutError
-from schemas.settings import BrokerSettings, ProcessContext
+from schemas.process import BrokerSettings, ProcessContext
 from schemas.topics import Topic
 from streams.membership import Membership
 from streams.shell import StageShell

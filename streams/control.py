@@ -15,7 +15,7 @@ from kafka.errors import KafkaError
 from infra.claims import from_bytes
 from infra.kafka import ControlReader, count_partitions, make_consumer, unreachable
 from schemas.errors import RecordError, StageTimeoutError
-from schemas.settings import BrokerSettings
+from schemas.process import BrokerSettings
 from schemas.topics import Topic
 from streams.stage import Positioned
 

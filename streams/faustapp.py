@@ -16,7 +16,7 @@ from faust.transport.drivers.aiokafka import Consumer as FaustConsumer
 from mode.threads import WorkerThread
 
 from infra.kafka_clients import REQUEST_BYTES, read_secret
-from schemas.settings import BrokerSettings
+from schemas.process import BrokerSettings
 from schemas.topics import Topic
 
 COMMIT_INTERVAL_S = 0.5

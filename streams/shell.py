@@ -21,8 +21,8 @@ from infra.telemetry import count, get_logger, set_gauge
 from schemas import ids
 from schemas.common import Record
 from schemas.errors import DeadLetterFloodError, RecordError
+from schemas.process import ProcessContext
 from schemas.run import DeadLetter
-from schemas.settings import ProcessContext
 from schemas.topics import BY_RECORD, BY_WIRE, DEAD_LETTER_BYTES, MAX_MESSAGE_BYTES, Topic, key_of
 from streams.control import ControlFeed
 from streams.design import DesignJoin

@@ -14,7 +14,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from infra.kafka import make_admin, make_consumer, unreachable
-from schemas.settings import BrokerSettings
+from schemas.process import BrokerSettings
 
 Part = tuple[str, int]  # topic, partition
 

@@ -17,7 +17,7 @@ from infra.local.store import LocalStore
 from infra.migrate import migrate
 from infra.topics import create_topics
 from schemas.common import Record
-from schemas.settings import BrokerSettings
+from schemas.process import BrokerSettings
 from schemas.topics import Topic
 from tests import samplerkinds
 from tests.tinyrun import TinyRun, make_tiny_run

@@ -18,8 +18,9 @@ from infra.runs import Run, await_run
 from schemas import ids
 from schemas.common import Record, Reference, SamplingSettings
 from schemas.design import DesignRequested, EnvProposed
+from schemas.process import BrokerSettings, ProcessContext
 from schemas.run import RunFinished, RunStarted
-from schemas.settings import BrokerSettings, ProcessContext, Recipe
+from schemas.settings import Recipe
 from schemas.topics import Topic
 from workers.consumer import UnitConsumer
 from workers.stage import Outputs, Stage

@@ -18,10 +18,11 @@ from infra.sourcetext import PERMUTATIONS
 from schemas import ids
 from schemas.common import Record, Reference, SamplingSettings, Span, version_span
 from schemas.design import DesignRequested, Document, EnvProposed, EnvRejected, EnvValidated
+from schemas.recipes import build_recipe
 from schemas.rollout import WITH_HINT, AuditFinished, AuditRequested, RolloutFinished, RolloutRequested
 from schemas.run import RunEnding
 from schemas.score import GenerationClosed
-from schemas.settings import Recipe, build_recipe
+from schemas.settings import Recipe
 from schemas.topics import BY_RECORD, Topic, key_of
 from schemas.train import BatchReady, Canary, PolicyPublished
 from streams.batch import BatchJoin

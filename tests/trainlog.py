@@ -14,9 +14,11 @@ from infra.kafka import ControlReader, make_producer
 from schemas import ids
 from schemas.common import Record, SamplingSettings, Span, pack_floats, pack_ints
 from schemas.design import EnvProposed
+from schemas.process import BrokerSettings, ProcessContext
+from schemas.recipes import build_recipe
 from schemas.rollout import RolloutFinished
 from schemas.run import RunStarted
-from schemas.settings import BrokerSettings, ProcessContext, Recipe, build_recipe
+from schemas.settings import Recipe
 from schemas.topics import Topic
 from schemas.train import AGENT, DESIGNER, BatchReady, Sample
 from tests.trainerbatches import save_model

@@ -26,8 +26,8 @@ from infra.telemetry import bind_run, count, get_logger, observe, set_gauge
 from schemas import ids
 from schemas.common import Record, Reference
 from schemas.errors import BrokerError, SettingsError, StageTimeoutError, TrainingError
+from schemas.process import ProcessContext
 from schemas.run import RunFinished
-from schemas.settings import ProcessContext
 from schemas.topics import Topic
 from schemas.train import BatchReady, StepFinished
 from trainer.checkpoint import CheckpointStore, Progress, advance

@@ -31,8 +31,8 @@ from infra.telemetry import count, get_logger
 from schemas import ids
 from schemas.common import Record, Reference
 from schemas.errors import DeadLetterFloodError, RecordError, StageTimeoutError
+from schemas.process import ProcessContext
 from schemas.run import DeadLetter
-from schemas.settings import ProcessContext
 from schemas.topics import BY_WIRE, DEAD_LETTER_BYTES, Topic
 from workers.lane import Lane
 from workers.stage import Outputs, Stage, Work

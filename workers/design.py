@@ -18,7 +18,7 @@ from infra.telemetry import bind_run, count, get_logger
 from schemas.common import Record, Reference, SamplingSettings, Span, pack_floats, pack_ints
 from schemas.design import DesignRequested, DesignSlot, EnvProposed
 from schemas.errors import SettingsError
-from schemas.settings import ProcessContext
+from schemas.process import ProcessContext
 from schemas.topics import Topic
 from schemas.train import DESIGNER
 from workers.consumer import consume

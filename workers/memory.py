@@ -28,9 +28,9 @@ from infra.kafka import BrokerWatch, ControlReader, RecordProducer, make_consume
 from infra.runs import await_run
 from schemas import ids
 from schemas.errors import DeadLetterFloodError, RecordError, SpadeError
+from schemas.process import BrokerSettings, ProcessContext
 from schemas.run import DeadLetter
 from schemas.score import GenerationClosed
-from schemas.settings import BrokerSettings, ProcessContext
 from schemas.topics import BY_WIRE, DEAD_LETTER_BYTES, Topic
 from workers.memory_rows import TABLES, TableRow, blocks_of, rows_of
 

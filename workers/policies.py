@@ -16,7 +16,8 @@ from infra.policystore import PolicyStore
 from infra.runs import Run, find_folder
 from infra.telemetry import get_logger, observe, set_gauge
 from schemas.errors import PolicyError, StageTimeoutError
-from schemas.settings import BrokerSettings, Recipe
+from schemas.process import BrokerSettings
+from schemas.settings import Recipe
 from schemas.topics import Topic
 from schemas.train import PolicyPublished
 from workers.samplers.base import Sampler, SamplingInterrupted

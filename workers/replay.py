@@ -25,9 +25,10 @@ from infra.recordsource import RecordSource
 from infra.runs import Run, read_recipe, tokenizer_digest
 from schemas.common import Reference, unpack_floats, unpack_ints
 from schemas.errors import ModelError, PolicyError, SettingsError
+from schemas.process import BrokerSettings
 from schemas.rollout import PlayEnvironment, RolloutFinished, RolloutRequested
 from schemas.run import RunStarted
-from schemas.settings import BrokerSettings, RolloutSettings
+from schemas.settings import RolloutSettings
 from schemas.topics import Topic
 from schemas.train import PolicyPublished
 from workers.audit import AuditInterruptedError, repeat_play

@@ -16,8 +16,9 @@ from infra.dialects import Dialect, recipe_dialect
 from infra.runs import await_run, find_folder
 from infra.telemetry import bind_run, count, get_logger, observe
 from schemas.common import Record, Reference, pack_floats, pack_ints
+from schemas.process import ProcessContext
 from schemas.rollout import Play, PlayEnvironment, RolloutFinished, RolloutRequested
-from schemas.settings import ProcessContext, RolloutSettings
+from schemas.settings import RolloutSettings
 from schemas.topics import Topic
 from schemas.train import AGENT
 from workers.consumer import consume

@@ -24,8 +24,8 @@ from infra.telemetry import bind_run, count, get_logger, observe
 from schemas import ids
 from schemas.common import Record, Reference, version_span
 from schemas.design import EnvProposed, EnvRejected, EnvValidated, RuleProof
+from schemas.process import ProcessContext
 from schemas.rollout import AuditFinished, AuditRequested
-from schemas.settings import ProcessContext
 from schemas.topics import Topic
 from workers.audit import AuditInterruptedError, repeat_play
 from workers.consumer import consume

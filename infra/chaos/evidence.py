@@ -22,10 +22,10 @@ from infra.kafka import count_partitions, make_consumer, unreachable
 from schemas.common import Record
 from schemas.design import DesignRequested, EnvProposed, EnvRejected, EnvValidated
 from schemas.errors import RecordError, StageTimeoutError
+from schemas.process import BrokerSettings
 from schemas.rollout import AuditFinished, AuditRequested, RolloutFinished, RolloutRequested
 from schemas.run import DeadLetter, RunEnding, RunFinished, RunStarted
 from schemas.score import EnvScored, GenerationClosed
-from schemas.settings import BrokerSettings
 from schemas.topics import Topic
 from schemas.train import BatchReady, PolicyPublished, StepFinished
 

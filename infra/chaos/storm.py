@@ -22,7 +22,8 @@ from infra.chaos.plan import KILL, STALL, Blow, count_due
 from infra.chaos.victims import BROKER, MEMORY, STALL_S, STORE, SUPERVISOR, find_victims, strike
 from infra.local.processes import OwnedProcess, last_lines
 from schemas.errors import BrokerError, StageTimeoutError, SupervisorError
-from schemas.settings import BrokerSettings, Recipe
+from schemas.process import BrokerSettings
+from schemas.settings import Recipe
 
 PATIENCE_S = 20.0  # for a kind to be busy; then another that is busy takes its place. Shared by all blows that are due
 ORPHANS_LIMIT_S = 20.0  # for the children of a killed supervisor to be gone

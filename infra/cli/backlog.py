@@ -10,9 +10,9 @@ from kafka.errors import KafkaError
 
 from infra.kafka import ControlReader, make_admin, make_consumer, unreachable
 from schemas.common import Record
+from schemas.process import BrokerSettings
 from schemas.run import RunEnding, RunFinished, RunStarted
 from schemas.score import GenerationClosed
-from schemas.settings import BrokerSettings
 from schemas.topics import Topic
 from schemas.train import PolicyPublished, StepFinished
 

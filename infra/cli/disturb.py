@@ -29,7 +29,7 @@ from infra.local.processes import OwnedProcess, last_lines
 from infra.local.store import LocalStore
 from infra.runs import new_run_id
 from schemas.errors import StageTimeoutError
-from schemas.settings import BrokerSettings
+from schemas.process import BrokerSettings
 
 RESTARTS = 1000  # a kill from outside is no failure of the process that it hits
 Check = Callable[[Evidence, Services], list[Finding]]

@@ -17,7 +17,7 @@ from infra.runs import Run
 from infra.suites import SuiteItem, load_suite
 from infra.supervisor import ProcessSpec, Supervisor
 from schemas.errors import StageTimeoutError
-from schemas.settings import BrokerSettings, ProcessContext
+from schemas.process import BrokerSettings, ProcessContext
 from schemas.topics import Topic
 from schemas.train import EvalFinished, PolicyPublished
 

@@ -18,7 +18,8 @@ from infra.cli.rundir import read_notes
 from infra.policystore import PolicyStore
 from infra.runs import parse_recipe
 from schemas.errors import SettingsError
-from schemas.settings import Recipe, build_recipe
+from schemas.recipes import build_recipe
+from schemas.settings import Recipe
 
 ORIGIN = "origin"  # the folder of the parent's policy in the fork's
 SHOWN = 12

@@ -26,8 +26,9 @@ from infra.metricports import FIRST_FREE
 from infra.runs import Run, await_run, code_digest, find_folder, new_run_id, parse_recipe, read_runs, start_run, tokenizer_digest
 from infra.supervisor import ProcessSpec, Supervisor
 from schemas.errors import SettingsError, StageTimeoutError
+from schemas.process import ProcessContext
 from schemas.run import RunFinished
-from schemas.settings import ProcessContext, Recipe
+from schemas.settings import Recipe
 
 __all__ = ["Say", "Services", "prepare", "recall", "same_services", "services", "supervise"]
 DRAIN_LIMIT_S = 180.0  # from the run's last record until every process, the memory sink too, has ended

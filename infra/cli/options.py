@@ -25,7 +25,8 @@ from infra.plaintext import escape, escape_line
 from schemas.errors import BrokerError, SettingsError, StoreError
 
 if TYPE_CHECKING:
-    from schemas.settings import BrokerSettings, ProcessContext, Recipe
+    from schemas.process import BrokerSettings, ProcessContext
+    from schemas.settings import Recipe
 
 Broker = Annotated[
     str,
@@ -131,7 +132,7 @@ def broker_settings(given: str) -> BrokerSettings | None:
         return None
     from pydantic import ValidationError
 
-    from schemas.settings import BrokerSettings
+    from schemas.process import BrokerSettings
 
     if not named.endswith(".toml"):
         claims = "" if given else str(state_home().absolute() / "claims")  # of `spade up`, on this machine
@@ -192,7 +193,7 @@ def stage_context(
     broker: str, store: str, run: str, state_dir: str, *, log_json: bool = False, metrics_port: int = 0, needs_store: bool = True
 ) -> ProcessContext:
     """What one process is told at its start."""
-    from schemas.settings import ProcessContext
+    from schemas.process import ProcessContext
 
     folder = Path(state_dir) if state_dir else state_home() / "work"
     folder.mkdir(parents=True, exist_ok=True)
@@ -228,7 +229,7 @@ def shipped_recipes() -> dict[str, Path]:
 
 def read_recipe(name: str, pairs: list[str] | None = None) -> Recipe:
     """The recipe of a file or a shipped name, with overrides; folders named relative to the file become absolute."""
-    from schemas.settings import build_recipe, load_recipe
+    from schemas.recipes import build_recipe, load_recipe
 
     shipped = shipped_recipes()
     path = shipped[name] if name in shipped and not Path(name).exists() else Path(name)

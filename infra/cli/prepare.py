@@ -20,7 +20,7 @@ def prepare(say: Callable[[str], None]) -> None:
     from infra.local.broker import ensure_start_cache
     from infra.local.jars import ensure_jars, java
     from infra.topics import create_topics
-    from schemas.settings import BrokerSettings
+    from schemas.process import BrokerSettings
     from trainer.prepare import prepare as start_deepspeed
     from workers.sandbox.root import build_root, default_cache_dir
 

@@ -15,9 +15,9 @@ from typing import Self
 from infra.kafka import ControlReader
 from schemas.common import Record
 from schemas.design import SlotsClosed
+from schemas.process import BrokerSettings
 from schemas.run import RunEnding, RunFinished
 from schemas.score import GenerationClosed
-from schemas.settings import BrokerSettings
 from schemas.topics import Topic
 from schemas.train import PolicyPublished, StepFinished
 

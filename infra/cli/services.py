@@ -20,7 +20,7 @@ from infra.clickhouse import parse_dsn
 from infra.local.guard import Guard, Service
 from infra.restarts import Restarts
 from schemas.errors import BrokerError, SettingsError, StoreError
-from schemas.settings import BrokerSettings
+from schemas.process import BrokerSettings
 
 BROKER, STORE, CLAIMS = "broker", "store", "claims"  # folders of a run that has its own
 LEAVING_S = 15.0  # for the services of a supervisor that was killed

@@ -21,7 +21,7 @@ from infra.metricports import FIRST_FREE
 from schemas.errors import SettingsError
 
 if TYPE_CHECKING:
-    from schemas.settings import ProcessContext
+    from schemas.process import ProcessContext
 
 
 class WorkStage(StrEnum):

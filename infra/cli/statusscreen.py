@@ -28,8 +28,8 @@ from infra.report.facts import GenerationFacts, RoleFacts, StepFacts
 from infra.report.queries import lag_limits
 from infra.report.standstill import StandStill, run_alarm, stage_alarm, still_limit_s
 from schemas.errors import StoreError
+from schemas.process import BrokerSettings
 from schemas.score import GenerationClosed
-from schemas.settings import BrokerSettings
 from schemas.train import StepFinished
 
 RATE_STEPS = 6  # newest steps that the pace is taken over

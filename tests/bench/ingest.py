@@ -28,8 +28,8 @@ from infra.migrate import migrate
 from infra.topics import create_topics
 from schemas.codec import encode
 from schemas.common import SamplingSettings, Span, pack_floats, pack_ints
+from schemas.process import BrokerSettings
 from schemas.rollout import RolloutFinished, Turn
-from schemas.settings import BrokerSettings
 from schemas.topics import Topic
 from tests.bench.table import Row
 from workers import memory

@@ -19,7 +19,8 @@ from infra.lineage import read_lineage
 from infra.local.store import LocalStore
 from infra.memory import select_memory
 from infra.migrate import migrate
-from schemas.settings import GAMES_SKILLS, MemorySettings, build_recipe
+from schemas.recipes import build_recipe
+from schemas.settings import GAMES_SKILLS, MemorySettings
 from tests.bench.table import Row
 
 ENVIRONMENTS = 1_000_000

@@ -25,8 +25,9 @@ from infra.policystore import PolicyStore
 from infra.runs import Run, find_folder, tokenizer_digest
 from schemas import ids
 from schemas.common import Record, Reference
+from schemas.process import BrokerSettings, ProcessContext
 from schemas.run import RunStarted
-from schemas.settings import BrokerSettings, ProcessContext, Recipe
+from schemas.settings import Recipe
 from schemas.topics import BY_RECORD, Topic, key_of
 from schemas.train import PolicyPublished
 from streams.design import DesignJoin

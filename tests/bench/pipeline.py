@@ -22,7 +22,8 @@ from infra.local.broker import LocalBroker
 from infra.local.store import LocalStore
 from schemas.common import Record
 from schemas.design import SlotsClosed
-from schemas.settings import BrokerSettings, Recipe
+from schemas.process import BrokerSettings
+from schemas.settings import Recipe
 from schemas.topics import Topic
 from schemas.train import StepFinished
 from tests.bench.oneprocess import OneProcess

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.kafka import make_producer, partition_of
+from schemas.process import BrokerSettings
 from schemas.run import RunEnding
-from schemas.settings import BrokerSettings
 from schemas.topics import PARTITIONS, Topic
 
 

@@ -13,7 +13,7 @@ from infra.kafka import make_producer
 from infra.recordsource import BrokerSource, LogRecord, RecordSource
 from schemas.codec import encode
 from schemas.common import Record
-from schemas.settings import BrokerSettings
+from schemas.process import BrokerSettings
 from schemas.topics import Topic
 from tests.fakes.recordsource import ListSource
 

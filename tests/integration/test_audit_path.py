@@ -24,9 +24,10 @@ from infra.runs import find_folder
 from schemas import ids
 from schemas.common import Record, Reference, SamplingSettings
 from schemas.design import EnvProposed, EnvValidated, SlotsClosed
+from schemas.process import BrokerSettings
 from schemas.rollout import HINTED, PLAIN, AuditFinished, Play, PlayEnvironment, RolloutFinished, RolloutRequested
 from schemas.score import EnvScored, GenerationClosed
-from schemas.settings import BrokerSettings, Recipe
+from schemas.settings import Recipe
 from schemas.topics import BY_RECORD
 from schemas.train import AGENT, BatchReady, PolicyPublished
 from streams.batch import BatchJoin

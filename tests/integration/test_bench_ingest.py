@@ -7,7 +7,7 @@ import pytest
 from infra.clickhouse import connect
 from infra.local.store import LocalStore
 from schemas.codec import encode
-from schemas.settings import BrokerSettings
+from schemas.process import BrokerSettings
 from tests.bench.ingest import PARTS, RECORD_BYTES, Ingest, drain_backlog, episode, follow_stream, ingest_rows, write_backlog
 from tests.bench.table import as_text
 

@@ -15,8 +15,8 @@ from infra.kafka import ControlReader, RecordFetcher, fetch, make_consumer, make
 from infra.topics import create_topics
 from schemas.common import Reference
 from schemas.errors import BrokerError, RecordError, ReferenceGoneError, SettingsError
+from schemas.process import BrokerSettings
 from schemas.run import DeadLetter, RunEnding
-from schemas.settings import BrokerSettings
 from schemas.topics import MAX_MESSAGE_BYTES, PARTITIONS, Topic
 
 pytestmark = pytest.mark.integration

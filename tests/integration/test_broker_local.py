@@ -22,8 +22,8 @@ from infra.local.jars import ensure_jars
 from infra.local.processes import born_at
 from infra.topics import create_topics
 from schemas.errors import BrokerError, DiskFullError, PortInUseError
+from schemas.process import BrokerSettings
 from schemas.run import RunEnding
-from schemas.settings import BrokerSettings
 from schemas.topics import Topic
 
 pytestmark = pytest.mark.integration

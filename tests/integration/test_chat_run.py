@@ -20,8 +20,9 @@ from infra.policystore import PolicyStore
 from infra.runs import find_folder
 from schemas.common import unpack_ints
 from schemas.design import EnvProposed, EnvRejected, EnvValidated, SlotsClosed
+from schemas.recipes import build_recipe
 from schemas.rollout import HINTED, RolloutFinished
-from schemas.settings import Recipe, build_recipe
+from schemas.settings import Recipe
 from schemas.topics import Topic
 from schemas.train import DESIGNER, BatchReady, PolicyPublished, StepFinished
 from tests.bench.oneprocess import OneProcess

@@ -25,8 +25,8 @@ from schemas import ids
 from schemas.common import Reference
 from schemas.design import EnvProposed, Member, SlotsClosed
 from schemas.errors import ClaimError
+from schemas.process import BrokerSettings
 from schemas.rollout import RolloutRequested
-from schemas.settings import BrokerSettings
 from schemas.topics import Topic
 from tests import echoworkers
 from tests.streamworld import policy

@@ -18,7 +18,7 @@ from infra.kafka import check_broker, make_admin
 from infra.local.broker import LocalBroker
 from infra.local.ports import free_ports
 from infra.topics import create_topics
-from schemas.settings import BrokerSettings
+from schemas.process import BrokerSettings
 
 pytestmark = pytest.mark.integration
 

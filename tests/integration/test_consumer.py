@@ -17,8 +17,9 @@ from schemas.codec import decode
 from schemas.common import Record, Reference, SamplingSettings
 from schemas.design import DesignRequested, EnvProposed
 from schemas.errors import DeadLetterFloodError, RecordError, SpadeError, StageTimeoutError
+from schemas.process import BrokerSettings, ProcessContext
 from schemas.run import RunFinished, RunStarted
-from schemas.settings import BrokerSettings, ProcessContext, Recipe
+from schemas.settings import Recipe
 from schemas.topics import Topic
 from workers.consumer import UnitConsumer, parse_tries
 from workers.stage import Outputs, Stage

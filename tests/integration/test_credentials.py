@@ -20,7 +20,7 @@ from infra.kafka import make_producer
 from infra.local.ports import free_ports
 from infra.local.processes import OwnedProcess
 from infra.local.store import LocalStore
-from schemas.settings import BrokerSettings, ProcessContext
+from schemas.process import BrokerSettings, ProcessContext
 from tests.generatedrun import GeneratedRun
 from tests.integration.test_prometheus import listening
 

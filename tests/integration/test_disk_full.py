@@ -18,7 +18,7 @@ import pytest
 
 from infra.policystore import PolicyStore
 from schemas.errors import DiskFullError
-from schemas.settings import BrokerSettings
+from schemas.process import BrokerSettings
 from schemas.train import PolicyPublished, StepFinished
 from tests.integration.test_trainer_loop import model_folder
 from tests.trainlog import Log, recipe_of

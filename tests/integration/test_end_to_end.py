@@ -22,10 +22,10 @@ from schemas.codec import decode
 from schemas.common import Record, unpack_floats, unpack_ints
 from schemas.design import DesignRequested, EnvProposed, EnvRejected, EnvValidated, SlotsClosed
 from schemas.errors import SettingsError
+from schemas.process import BrokerSettings
 from schemas.rollout import PROBES, RolloutFinished
 from schemas.run import RunFinished
 from schemas.score import EnvScored, GenerationClosed
-from schemas.settings import BrokerSettings
 from schemas.topics import Topic
 from schemas.train import BatchReady, PolicyPublished, StepFinished
 from tests.tinyrun import STEPS, TinyRun

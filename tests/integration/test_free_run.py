@@ -19,7 +19,7 @@ from infra.local.broker import LocalBroker
 from infra.local.store import LocalStore
 from infra.report.queries import lag_limits, read_run
 from infra.runs import read_recipe
-from schemas.settings import BrokerSettings
+from schemas.process import BrokerSettings
 from schemas.train import AGENT
 
 pytestmark = pytest.mark.integration

@@ -32,10 +32,10 @@ from schemas.codec import decode, encode
 from schemas.common import Record
 from schemas.design import DesignRequested, EnvProposed, EnvRejected, EnvValidated, SlotsClosed
 from schemas.errors import BrokerError
+from schemas.process import BrokerSettings
 from schemas.rollout import RolloutFinished, RolloutRequested
 from schemas.run import RunFinished
 from schemas.score import EnvScored
-from schemas.settings import BrokerSettings
 from schemas.topics import Topic
 from schemas.train import BatchReady, PolicyPublished, StepFinished
 from tests.tinyrun import RUN_ID, RUN_LIMIT_S, STEPS, TinyRun, command, environment, options, spade_run

@@ -16,8 +16,9 @@ from infra.selection import Candidate
 from schemas.common import Record, Reference
 from schemas.design import EnvValidated, MemoryLine
 from schemas.errors import StageTimeoutError
+from schemas.recipes import build_recipe
 from schemas.score import GenerationClosed, ProbedEnvironment, ScoredDesign
-from schemas.settings import MemorySettings, build_recipe
+from schemas.settings import MemorySettings
 from schemas.topics import Topic
 from tests.bench.memory import measure, memory_rows
 from workers.memory_rows import blocks_of, rows_of

@@ -20,9 +20,10 @@ from infra.migrate import migrate
 from schemas.common import Record, Reference
 from schemas.design import EnvProposed, EnvRejected, EnvValidated, Member, SlotsClosed
 from schemas.errors import StageTimeoutError
+from schemas.process import BrokerSettings
 from schemas.run import RunEnding
 from schemas.score import EnvScored, GenerationClosed, ScoredDesign
-from schemas.settings import BrokerSettings, MemorySettings
+from schemas.settings import MemorySettings
 from schemas.topics import Topic
 from workers.memory import MemorySink
 from workers.memory_rows import TABLES, rows_of

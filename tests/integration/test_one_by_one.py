@@ -22,7 +22,8 @@ from infra.local.broker import LocalBroker
 from infra.local.processes import born_at
 from infra.local.store import LocalStore
 from infra.runs import newest_run
-from schemas.settings import BrokerSettings, Recipe
+from schemas.process import BrokerSettings
+from schemas.settings import Recipe
 
 pytestmark = pytest.mark.integration
 COMMAND_LIMIT_S = 180

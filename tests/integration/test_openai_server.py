@@ -18,7 +18,8 @@ from schemas.codec import decode, encode
 from schemas.common import Reference, SamplingSettings, unpack_ints
 from schemas.design import DesignRequested, DesignSlot, Document, EnvProposed
 from schemas.errors import ServerError, SettingsError, TrainingError
-from schemas.settings import ExternalSettings, Recipe, build_recipe
+from schemas.recipes import build_recipe
+from schemas.settings import ExternalSettings, Recipe
 from schemas.topics import Topic
 from schemas.train import DESIGNER, Sample
 from tests.chatmodels import write_model

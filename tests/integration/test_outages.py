@@ -15,7 +15,8 @@ from infra.local.broker import LocalBroker
 from infra.local.store import LocalStore
 from infra.migrate import migrate
 from infra.topics import create_topics
-from schemas.settings import BrokerSettings, Recipe
+from schemas.process import BrokerSettings
+from schemas.settings import Recipe
 from streams.stage import Stage
 from tests.integration.test_streams_loop import (
     Pool,

@@ -26,8 +26,8 @@ from infra.local.store import LocalStore
 from infra.topics import create_topics
 from schemas.common import Record, Reference
 from schemas.errors import DeadLetterFloodError
+from schemas.process import BrokerSettings, ProcessContext
 from schemas.run import DeadLetter
-from schemas.settings import BrokerSettings, ProcessContext
 from schemas.topics import DEAD_LETTER_BYTES, MAX_MESSAGE_BYTES, PARTITIONS, Topic
 from streams.stage import Stage as StreamStage
 from tests.conftest import filled

@@ -25,9 +25,10 @@ from infra.runs import find_folder, start_run
 from infra.tabledigest import digest_tables, log_tables
 from schemas import ids
 from schemas.common import Record, Reference, SamplingSettings, pack_floats, pack_ints
+from schemas.process import BrokerSettings, ProcessContext
+from schemas.recipes import build_recipe
 from schemas.rollout import HINTED, PLAIN, Play, PlayEnvironment, RolloutFinished, RolloutRequested
 from schemas.run import RunFinished
-from schemas.settings import BrokerSettings, ProcessContext, build_recipe
 from schemas.topics import Topic
 from schemas.train import BatchReady, Canary, PolicyPublished, Sample, StepFinished
 from workers.memory import MemorySink

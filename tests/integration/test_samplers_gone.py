@@ -14,8 +14,8 @@ from infra.kafka_groups import POOLS, find_deserted
 from infra.runs import Run
 from schemas.common import SamplingSettings
 from schemas.errors import StageTimeoutError
+from schemas.process import BrokerSettings
 from schemas.rollout import Play, RolloutRequested
-from schemas.settings import BrokerSettings
 from schemas.topics import Topic
 from tests.echoworkers import Echo
 from tests.integration.test_trainer_loop import model_folder

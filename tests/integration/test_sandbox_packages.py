@@ -11,7 +11,7 @@ import pytest
 
 from infra.cli.app import run_app
 from schemas.errors import SandboxError
-from schemas.settings import build_recipe
+from schemas.recipes import build_recipe
 from workers.gate import ALLOWED_IMPORTS, judge
 from workers.sandbox import EndReason, Sandbox, SessionEnd, open_sandbox
 from workers.sandbox.attacks import ATTACKS

@@ -16,7 +16,8 @@ from infra.local.store import LocalStore
 from infra.memory import rank_candidates
 from infra.ranking import DRAWN, NEWEST
 from infra.selection import BEST, EASY, HARD, REPEATED
-from schemas.settings import MemorySettings, build_recipe
+from schemas.recipes import build_recipe
+from schemas.settings import MemorySettings
 
 pytestmark = pytest.mark.integration
 

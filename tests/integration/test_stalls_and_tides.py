@@ -15,7 +15,7 @@ import pytest
 from infra.chaos.evidence import Evidence, LogFollower
 from infra.kafka_groups import pool_group
 from infra.runs import Run
-from schemas.settings import BrokerSettings, ProcessContext
+from schemas.process import BrokerSettings, ProcessContext
 from schemas.topics import Topic
 from streams.watchdog import read_group
 from tests.echoworkers import Member, Tide, ask, finish, write_run

@@ -20,7 +20,7 @@ from infra.kafka import make_consumer, make_producer
 from infra.local.ports import free_ports
 from infra.local.store import LocalStore
 from infra.report.standstill import STILL_S
-from schemas.settings import BrokerSettings
+from schemas.process import BrokerSettings
 from schemas.topics import Topic
 from tests.generatedrun import GeneratedRun
 

@@ -25,9 +25,10 @@ from schemas.codec import decode
 from schemas.common import Record
 from schemas.design import DesignRequested
 from schemas.errors import RecordError
+from schemas.process import BrokerSettings, ProcessContext
 from schemas.rollout import AuditFinished
 from schemas.run import DeadLetter, RunFinished, RunStarted
-from schemas.settings import BrokerSettings, ProcessContext, Recipe
+from schemas.settings import Recipe
 from schemas.topics import BY_RECORD, Topic
 from schemas.train import BatchReady
 from streams.schedule import Schedule
@@ -38,7 +39,7 @@ from tests.streamworld import Shares, World, answer, policy, small_recipe
 pytestmark = pytest.mark.integration
 SERVE = """
 import sys
-from schemas.settings import ProcessContext
+from schemas.process import ProcessContext
 context = ProcessContext.model_validate_json(sys.argv[2])
 if sys.argv[1] == "memory":
     from workers.memory import run

@@ -20,8 +20,8 @@ from infra.policystore import PolicyStore
 from schemas import ids
 from schemas.common import Reference, unpack_floats, unpack_ints
 from schemas.errors import ModelError, ReferenceGoneError, StageTimeoutError, TrainingError
+from schemas.process import BrokerSettings
 from schemas.run import RunEnding, RunFinished
-from schemas.settings import BrokerSettings
 from schemas.topics import Topic
 from schemas.train import AGENT, DESIGNER, BatchReady, PolicyPublished, Sample, StepFinished
 from tests.trainlog import Log, recipe_of, save_log_model
@@ -38,7 +38,7 @@ import deepspeed.runtime.zero.stage_1_and_2, deepspeed.comm.torch, deepspeed.mod
 from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
 import trainer.checkpoint, trainer.engine, trainer.loop, trainer.publish
 from infra.telemetry import setup_logging
-from schemas.settings import ProcessContext
+from schemas.process import ProcessContext
 
 def kill(*_):
     os.kill(os.getpid(), signal.SIGKILL)

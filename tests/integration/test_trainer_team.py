@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from infra.policystore import PolicyStore
-from schemas.settings import BrokerSettings
+from schemas.process import BrokerSettings
 from schemas.train import AGENT, PolicyPublished, StepFinished
 from tests.trainerbatches import TABLE, batch, save_model, settings
 from tests.trainlog import Log, recipe_of, save_log_model
@@ -172,7 +172,7 @@ RUN = """
 import os, signal, sys
 import trainer.team
 from schemas.errors import SpadeError
-from schemas.settings import ProcessContext
+from schemas.process import ProcessContext
 from trainer.loop import run
 
 context = ProcessContext.model_validate_json(sys.argv[1])

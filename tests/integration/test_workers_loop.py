@@ -25,9 +25,11 @@ from schemas.codec import decode
 from schemas.common import Record, Reference, SamplingSettings, pack_floats, pack_ints, unpack_floats, unpack_ints
 from schemas.design import DesignRequested, DesignSlot, Document, EnvProposed, EnvRejected, EnvValidated
 from schemas.errors import RecordError
+from schemas.process import BrokerSettings, ProcessContext
+from schemas.recipes import build_recipe
 from schemas.rollout import HINTED, PLAIN, AuditFinished, AuditRequested, Play, PlayEnvironment, RolloutFinished, RolloutRequested
 from schemas.run import RunFinished
-from schemas.settings import BrokerSettings, ProcessContext, Recipe, build_recipe
+from schemas.settings import Recipe
 from schemas.topics import Topic
 from schemas.train import Canary, PolicyPublished
 from workers.evaluate import evaluate, instances_of

@@ -14,8 +14,8 @@ from infra.claims import MARK, MAX_CLAIM_BYTES, Claim, from_bytes, is_claim, to_
 from schemas.codec import decode, encode
 from schemas.common import Record
 from schemas.errors import ClaimError, DiskFullError, RecordError, SettingsError
+from schemas.process import BrokerSettings
 from schemas.run import DeadLetter
-from schemas.settings import BrokerSettings
 from schemas.topics import MAX_MESSAGE_BYTES, Topic
 
 CONTENT = b"secret" * 10

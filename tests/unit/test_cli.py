@@ -38,7 +38,7 @@ from schemas.errors import (
     SettingsError,
     StoreError,
 )
-from schemas.settings import BrokerSettings, ProcessContext
+from schemas.process import BrokerSettings, ProcessContext
 from schemas.train import RoleStats, StepFinished
 from tests.chatmodels import write_model
 from workers.gate.rules import Refused

@@ -16,7 +16,8 @@ from infra.dialects.template import ChatTemplate
 from infra.examples import EXAMPLES, worked_example
 from schemas.design import DesignSlot, Document, MemoryLine
 from schemas.errors import ModelError
-from schemas.settings import GAMES_SKILLS, TOOLS_SKILLS, build_recipe
+from schemas.recipes import build_recipe
+from schemas.settings import GAMES_SKILLS, TOOLS_SKILLS
 from tests.chatmodels import MODELS, write_model
 from workers.design import HintDialect
 

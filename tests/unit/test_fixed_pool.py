@@ -15,7 +15,8 @@ from infra.runs import find_folder
 from schemas.common import Reference, SamplingSettings
 from schemas.design import DesignRequested, Document, EnvProposed
 from schemas.errors import CorpusError, SettingsError
-from schemas.settings import GAMES_SKILLS, Recipe, build_recipe
+from schemas.recipes import build_recipe
+from schemas.settings import GAMES_SKILLS, Recipe
 from streams.slots import fill_slots
 from workers.design import PooledDesigns
 

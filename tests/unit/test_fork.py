@@ -12,7 +12,7 @@ from infra.cli.fork import plan_fork
 from infra.cli.rundir import Notes, write_notes
 from infra.policystore import PolicyStore
 from schemas.errors import SettingsError
-from schemas.settings import build_recipe
+from schemas.recipes import build_recipe
 from schemas.train import StepFinished
 from trainer.checkpoint import CheckpointStore, Progress
 

@@ -34,8 +34,8 @@ from infra.report.facts import (
 )
 from infra.runs import find_folder
 from schemas.design import DesignSlot, Document, MemoryLine, SlotsClosed
+from schemas.process import BrokerSettings
 from schemas.run import RunEnding
-from schemas.settings import BrokerSettings
 from schemas.train import StepFinished
 from workers.gate.rules import GateRule, Refused
 

@@ -11,7 +11,7 @@ import pytest
 from infra.clock import ManualClock
 from infra.kafka_watch import LOOK_S, BrokerWatch, find_silence
 from schemas.errors import BrokerError
-from schemas.settings import BrokerSettings
+from schemas.process import BrokerSettings
 
 
 def watch(causes: list[str], clock: ManualClock, away_s: float = 10) -> BrokerWatch:

@@ -14,8 +14,9 @@ from infra.corpus.pool import load_pool, recipe_documents
 from schemas.common import Reference
 from schemas.design import Document, MemoryLine, SlotsClosed
 from schemas.errors import CorpusError, SettingsError
+from schemas.recipes import build_recipe
 from schemas.score import GenerationClosed, ScoredDesign
-from schemas.settings import Recipe, build_recipe
+from schemas.settings import Recipe
 from schemas.topics import Topic
 from streams.levels import Ladder, author_level
 from streams.slots import fill_slots

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.selection import Candidate, choose
-from schemas.settings import MemorySettings, build_recipe
+from schemas.recipes import build_recipe
+from schemas.settings import MemorySettings
 
 MENDED = MemorySettings()
 PAPER = build_recipe({"algorithm": "published"}).memory

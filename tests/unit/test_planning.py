@@ -17,8 +17,8 @@ from infra.planning.storage import play_bytes
 from schemas.codec import encode
 from schemas.common import SamplingSettings, Span, pack_floats, pack_ints
 from schemas.errors import ModelError
+from schemas.recipes import build_recipe
 from schemas.rollout import RolloutFinished, Turn
-from schemas.settings import build_recipe
 from streams.generation import planned_scale
 
 QWEN = ["qwen3-4b-games", "qwen3-4b-tools", "qwen3-8b-games", "qwen3-8b-tools", "qwen3-30b-a3b-games", "qwen3-30b-a3b-tools"]

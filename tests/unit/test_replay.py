@@ -17,9 +17,10 @@ from infra.runs import Run, tokenizer_digest
 from schemas import ids
 from schemas.common import SamplingSettings, pack_floats, pack_ints, unpack_floats, unpack_ints
 from schemas.errors import PolicyError, SettingsError
+from schemas.recipes import build_recipe
 from schemas.rollout import HINTED, PLAIN, Play, PlayEnvironment, RolloutFinished, RolloutRequested
 from schemas.run import RunStarted
-from schemas.settings import RolloutSettings, build_recipe
+from schemas.settings import RolloutSettings
 from schemas.train import Canary, PolicyPublished
 from tests.fakes.dialect import LetterDialect
 from tests.fakes.recordsource import ListSource

@@ -16,7 +16,8 @@ from infra.cli.rundir import NOTES, Notes, find_run_folder, held, mark_finished,
 from infra.cli.runs import told_how_to_resume
 from infra.cli.services import same_services
 from schemas.errors import SettingsError, StageTimeoutError
-from schemas.settings import BrokerSettings, Recipe
+from schemas.process import BrokerSettings
+from schemas.settings import Recipe
 
 NOTED = Notes(
     run_id="tiny-20260101-120000-ab12", recipe_json=Recipe().model_dump_json(), own=("broker",), store="clickhouse://s@h:1/d"

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import SettingsError
-from schemas.settings import TOOLS_SKILLS, Recipe, build_recipe, load_recipe
+from schemas.recipes import build_recipe, load_recipe
+from schemas.settings import TOOLS_SKILLS, Recipe
 
 
 def test_mended_is_the_default_and_pairs_the_arms() -> None:

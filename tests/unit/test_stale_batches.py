@@ -18,8 +18,9 @@ from schemas import ids
 from schemas.codec import encode
 from schemas.common import Record, SamplingSettings
 from schemas.design import DesignRequested, EnvProposed
+from schemas.process import BrokerSettings, ProcessContext
 from schemas.run import RunStarted
-from schemas.settings import BrokerSettings, ProcessContext, Recipe
+from schemas.settings import Recipe
 from schemas.topics import Topic
 from tests.echoworkers import STAGE, Echo
 from workers import consumer as module

@@ -9,9 +9,10 @@ import pytest
 
 from schemas.common import Record, Reference
 from schemas.design import Member, MissingSlot, RejectedDesign, SlotsClosed
+from schemas.recipes import build_recipe
 from schemas.rollout import EARLIER_HINTED, EARLIER_PLAIN, HINTED, PLAIN
 from schemas.score import ArmScore, EnvScored, GenerationClosed, PlayReturn
-from schemas.settings import Recipe, build_recipe
+from schemas.settings import Recipe
 from schemas.topics import BY_RECORD
 from schemas.train import AGENT, DESIGNER, BatchReady
 from streams.batch import BatchJoin

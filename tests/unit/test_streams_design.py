@@ -10,8 +10,9 @@ import msgspec
 from infra.sourcetext import PERMUTATIONS
 from schemas.common import Record
 from schemas.design import DesignRequested, Document, EnvProposed, EnvRejected, EnvValidated, MemoryLine, SlotsClosed
+from schemas.recipes import build_recipe
 from schemas.run import RunEnding
-from schemas.settings import GAMES_SKILLS, Recipe, build_recipe
+from schemas.settings import GAMES_SKILLS, Recipe
 from schemas.topics import BY_RECORD
 from streams.design import DesignJoin
 from streams.generation import close_generation

@@ -16,9 +16,9 @@ from infra.runs import Run
 from schemas.codec import decode, encode
 from schemas.common import Record
 from schemas.errors import DeadLetterFloodError
+from schemas.process import ProcessContext
 from schemas.rollout import RolloutFinished
 from schemas.run import DeadLetter, RunStarted
-from schemas.settings import ProcessContext
 from schemas.topics import MAX_MESSAGE_BYTES, PARTITIONS, Topic
 from streams.shell import FLOOD_LIMIT, StageShell
 from streams.stage import Emit, Outputs, Positioned, Stage

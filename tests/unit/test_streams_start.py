@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from schemas.errors import BrokerError
-from schemas.settings import BrokerSettings, ProcessContext
+from schemas.process import BrokerSettings, ProcessContext
 from streams import app
 from streams.stage import Stage
 

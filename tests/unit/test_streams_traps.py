@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from schemas.errors import SettingsError
-from schemas.settings import BrokerSettings, ProcessContext
+from schemas.process import BrokerSettings, ProcessContext
 from schemas.topics import Topic
 from streams.app import run
 from streams.held import HeldInputs

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import SettingsError
-from schemas.settings import TrainSettings, build_recipe
+from schemas.recipes import build_recipe
+from schemas.settings import TrainSettings
 from tests.trainerbatches import TABLE, batch
 from trainer.orders import Load, Order, Train, off_wire, on_wire
 from trainer.packing import MicroBatch, pack

@@ -13,8 +13,8 @@ from infra.dialects import load_dialect
 from infra.examples import EXAMPLES
 from schemas.common import SamplingSettings, version_span
 from schemas.errors import CanaryError, ModelError
+from schemas.recipes import build_recipe
 from schemas.rollout import HINTED, PLAIN, Play, PlayEnvironment
-from schemas.settings import build_recipe
 from tests.fakes.sandbox import FakeSandbox
 from tests.vllm.smallpolicy import Policy, make_policy
 from workers.episodes import Episode, Rules, play_all

@@ -20,7 +20,8 @@ from infra.local.ports import free_ports
 from schemas.common import Reference, SamplingSettings, unpack_floats, unpack_ints
 from schemas.design import DesignRequested, DesignSlot, Document, EnvProposed
 from schemas.errors import CanaryError, ServerError
-from schemas.settings import ExternalSettings, Recipe, build_recipe
+from schemas.recipes import build_recipe
+from schemas.settings import ExternalSettings, Recipe
 from tests.integration.test_prometheus import listening
 from tests.vllm.smallpolicy import Policy, make_policy
 from workers.external import make_external_work
