@@ -93,3 +93,4 @@ class EvalFinished(Record, frozen=True, kw_only=True):
     by_family: dict[str, float] = {}
     sampling: str = "sampled"
     formed: bytes = b""  # one byte an item, 1 where every turn kept the setting's form
+    returns: bytes = b""  # float32 an item, unterminated ones 0

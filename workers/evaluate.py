@@ -19,7 +19,7 @@ from infra.evaluations import ModelEvaluation, make_evaluation
 from infra.policystore import PolicyStore, files_digest, policy_files
 from infra.suites import SuiteItem, evaluation_seed, load_suite
 from schemas import ids
-from schemas.common import SamplingSettings
+from schemas.common import SamplingSettings, pack_floats
 from schemas.rollout import HINTED, PLAIN, Play, PlayEnvironment
 from schemas.settings import Recipe
 from schemas.train import EvalFinished, PolicyPublished
@@ -190,6 +190,7 @@ def _record(
         items=len(won),
         won=bytes(won),
         formed=bytes(formed),
+        returns=pack_floats([episode.episode_return("zero") for episode in episodes]),
         win_rate=sum(won) / len(won),
         by_family={family: sum(ones) / len(ones) for family, ones in sorted(families.items())},
         sampling=kind,

@@ -16,6 +16,7 @@ from infra.report.interval import paired_difference
 from infra.runs import Run
 from infra.suites import SuiteItem, load_suite
 from infra.supervisor import ProcessSpec, Supervisor
+from schemas.common import unpack_floats
 from schemas.errors import StageTimeoutError
 from schemas.process import BrokerSettings, ProcessContext
 from schemas.topics import Topic
@@ -25,15 +26,18 @@ EVALUATION_LIMIT_S = 600.0
 
 
 def compare(before: EvalFinished, after: EvalFinished, items: list[SuiteItem]) -> str:
-    """The last policy against the first, instance by instance, in wins and in form."""
+    """The last policy against the first, instance by instance, in wins, form and return."""
     clusters = [items[number % len(items)].env_id for number in range(before.items)]
-    lines = []
+    who, lines = f"policy {after.policy_version} against {before.policy_version}", []
     for what, ours, theirs in (("won", before.won, after.won), ("well formed", before.formed, after.formed)):
         found = paired_difference(ours, theirs, clusters)
         lines.append(
-            f"policy {after.policy_version} against {before.policy_version}, {what}: {100 * found.mean:+.1f} points "
+            f"{who}, {what}: {100 * found.mean:+.1f} points "
             f"(95 % interval {100 * found.low:+.1f} to {100 * found.high:+.1f}, over {found.clusters} environments)"
         )
+    if before.returns and after.returns:  # not in records of earlier versions
+        found = paired_difference(unpack_floats(before.returns), unpack_floats(after.returns), clusters)
+        lines.append(f"{who}, return: {found.mean:+.3f} (95 % interval {found.low:+.3f} to {found.high:+.3f})")
     return "\n".join(lines)
 
 

@@ -1,8 +1,8 @@
 """The paired difference of two policies on the same instances, with an interval that respects clusters.
 
-In: one byte an instance, 1 where won, in the suite's fixed order, and each instance's environment. Out: the mean difference and
-its 95 % interval. Instances of one environment share its text, so they are not independent: the standard error is that of the
-mean of cluster sums (the sandwich estimator with G / (G - 1)), not of single instances. Student's quantile at G - 1.
+In: a number an instance (1 where won, or its return) in the suite's fixed order, and each instance's environment. Out: the mean
+difference and its 95 % interval. Instances of one environment share its text, so they are not independent: the standard error is
+that of the mean of cluster sums (the sandwich estimator with G / (G - 1)), not of single instances. Student's quantile at G - 1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Interval:
     clusters: int
 
 
-def paired_difference(before: bytes, after: bytes, clusters: Sequence[str]) -> Interval:
+def paired_difference(before: Sequence[float], after: Sequence[float], clusters: Sequence[str]) -> Interval:
     """Mean of after - before over instances. All three have one entry an instance; raises ValueError where they differ."""
     if not len(before) == len(after) == len(clusters):
         raise ValueError(f"{len(before)}, {len(after)} results and {len(clusters)} cluster names don't pair")

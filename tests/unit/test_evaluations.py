@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from infra.cli.app import run_app
+from infra.cli.evaluation import compare
 from infra.evaluations import make_evaluation, pack_bits, read_evaluations, unpack_bits, write_evaluations
 from infra.suites import load_suite
 from infra.suites.canonical import canonical, digest, read_digests, write_digests
+from schemas.common import pack_floats
 from schemas.errors import SettingsError
+from schemas.train import EvalFinished
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 64, 2081])
@@ -86,3 +89,32 @@ def test_what_does_not_go_together_is_one_line(
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert told in error
+
+
+def test_two_policies_are_compared_in_wins_form_and_return() -> None:
+    items = load_suite("nano")[:4]
+
+    def record(version: int, won: bytes, formed: bytes, returns: list[float]) -> EvalFinished:
+        return EvalFinished(
+            run_id="r",
+            event_id=str(version),
+            suite="nano",
+            policy_version=version,
+            policy_digest="",
+            items=len(won),
+            won=won,
+            win_rate=sum(won) / len(won),
+            formed=formed,
+            returns=pack_floats(returns) if returns else b"",
+        )
+
+    before = record(0, bytes(8), bytes(8), [0.0] * 8)
+    after = record(3, bytes([1, 0] * 4), bytes([1] * 8), [1.0, 0.25] * 4)
+    lines = compare(before, after, items).splitlines()
+    assert [line.split(" (")[0] for line in lines] == [
+        "policy 3 against 0, won: +50.0 points",
+        "policy 3 against 0, well formed: +100.0 points",
+        "policy 3 against 0, return: +0.625",
+    ]
+    assert "over 4 environments" in lines[0]
+    assert len(compare(record(0, bytes(8), bytes(8), []), after, items).splitlines()) == 2
