@@ -119,15 +119,16 @@ def reported(base: Recipe, *, quick: bool) -> dict[str, int]:
 def require_pairing(results: Iterable[ArmResult], base: Recipe, *, quick: bool) -> None:
     """Raises SettingsError where a result that stands was evaluated on other instances than the arms that are still due will be,
     or where the recipe cuts a suite short, since environments would then have unequal numbers of instances."""
-    if base.evaluation.limit:
-        raise SettingsError(
-            f"evaluation.limit is {base.evaluation.limit}, and an ablation plays all of a suite",
-            "Set it to 0; evaluation.suite may name a .jsonl file with fewer environments",
-        )
     due = {}
     for suite, seeds in reported(base, quick=quick).items():
-        items = load_suite(suite)
+        items, limit = load_suite(suite), base.evaluation.limit
         due[suite] = (suite_digest(items), len(items) * seeds)
+        most = len(items) * max(seeds, CHOICE_SEEDS)
+        if 0 < limit < most:
+            raise SettingsError(
+                f"evaluation.limit is {limit}, and an ablation plays all {most} instances of suite {suite}",
+                "Set it to 0; evaluation.suite may name a .jsonl file with fewer environments",
+            )
     for result in results:
         found = {one.suite: (one.suite_digest, one.instances) for one in result.evaluations if one.salt == REPORT}
         for suite in sorted({*due, *found}):

@@ -50,7 +50,8 @@ def test_a_procedural_pool_is_admitted_played_and_trained_and_slides_by_the_clos
     lines = [line for line in by_levels(read_recipe("tiny"), 0) if line.family in ("chain", "walk", "logic")]
     write_pool(tmp_path / "pool", [msgspec.structs.replace(line, id=f"x{number}") for number, line in enumerate(lines)])
     pooled = {"pool": "procedural", "design.per_document": 1, "levels.rise_at": 0.01, "levels.tries": 1}
-    recipe = read_recipe("tiny", as_options(COMMON | IN_TURN | {"schedule.steps": 3, "design.environments": 6} | pooled))
+    small = {"schedule.steps": 3, "design.environments": 6, "rollout.plain_plays": 2, "rollout.hint_plays": 2, "rollout.seeds": 2}
+    recipe = read_recipe("tiny", as_options(COMMON | IN_TURN | small | pooled))
     recipe = recipe.model_copy(update={"corpus": CorpusSettings(path=str(tmp_path / "pool"))})
     run = OneProcess(recipe, "procedural", tmp_path)
     run.train()
@@ -67,13 +68,13 @@ def test_a_procedural_pool_is_admitted_played_and_trained_and_slides_by_the_clos
     closed = [record for record in run.records if isinstance(record, GenerationClosed)]
     assert [one.valid for one in closed] == [6, 6, 6]
     steps = [record for record in run.records if isinstance(record, StepFinished)]
-    assert [one.roles["agent"].samples for one in steps if not one.drain] == [6 * 16] * 3
+    assert [one.roles["agent"].samples for one in steps if not one.drain] == [6 * 4] * 3
     assert not any("designer" in one.roles and one.roles["designer"].samples for one in steps)
 
 
 def test_a_frozen_designer_writes_with_version_zero_after_training_too(tmp_path: Path) -> None:
-    values = COMMON | IN_TURN | {"schedule.steps": 2, "design.environments": 4, "designer": "frozen"}
-    run = OneProcess(read_recipe("tiny", as_options(values)), "frozen", tmp_path)
+    small = {"schedule.steps": 2, "design.environments": 4, "rollout.plain_plays": 2, "rollout.hint_plays": 2, "rollout.seeds": 2}
+    run = OneProcess(read_recipe("tiny", as_options(COMMON | IN_TURN | small | {"designer": "frozen"})), "frozen", tmp_path)
     run.train()
     written = [record for record in run.records if isinstance(record, EnvProposed)]
     assert {(one.generation, span.policy_version) for one in written for span in one.spans} == {(0, 0), (1, 0)}

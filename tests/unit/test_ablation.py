@@ -219,8 +219,9 @@ def test_a_result_on_other_instances_than_are_due_is_refused_before_anything_sta
 
 
 def test_a_suite_that_is_cut_short_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"evaluation\.limit is 50, and an ablation plays all of a suite"):
+    with pytest.raises(SettingsError, match=r"evaluation\.limit is 50, and an ablation plays all 4160 instances of suite nano"):
         plan_work(an_order(tmp_path, BASE, pairs=("evaluation.limit=50",)))
+    assert plan_work(an_order(tmp_path, BASE, pairs=("evaluation.limit=4160",))).jobs == ()
 
 
 def test_a_folder_that_holds_no_run_is_refused_before_anything_starts(tmp_path: Path) -> None:
