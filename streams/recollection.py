@@ -17,8 +17,6 @@ from schemas.design import MemoryLine
 from streams.schedule import Schedule
 from streams.slots import block_skill, count_blocks
 
-DEEPER = 100  # further environments that are ranked in the place of blocked ones
-
 
 @dataclass(frozen=True)
 class Recalled:
@@ -38,7 +36,7 @@ class Recollection:
 
     async def recall(self, generation: int, blocked: frozenset[str] = frozenset()) -> Recalled:
         """What the generation is given; nothing where memory is off or no generation that may be seen has closed yet. `blocked`:
-        environments that are not shown (the collapse control's), in whose place others are.
+        environments that are neither shown nor probed (the collapse control's), in whose place others are.
 
         Waits also for a store that is away, or goes away, up to memory.wait_s.
         """
@@ -61,10 +59,10 @@ class Recollection:
         """What memory up to generation `newest` gives each block: its skill ranked once, its lines drawn for it."""
         run_id, recipe = self._run.run_id, self._run.recipe
         skills = [block_skill(recipe, generation, block) for block in range(count_blocks(recipe))]
-        deep = recipe.memory.model_copy(update={"top": recipe.memory.top + min(len(blocked), DEEPER)})
-        ranked = {skill: await rank_candidates(store, run_id, newest, skill, deep) for skill in dict.fromkeys(skills)}
-        open_to = {skill: [one for one in found if one.env_id not in blocked] for skill, found in ranked.items()}
-        chosen = [choose(open_to[skill], recipe.memory, f"{run_id}/{generation}/{block}") for block, skill in enumerate(skills)]
+        ranked = {
+            skill: await rank_candidates(store, run_id, newest, skill, recipe.memory, blocked) for skill in dict.fromkeys(skills)
+        }
+        chosen = [choose(ranked[skill], recipe.memory, f"{run_id}/{generation}/{block}") for block, skill in enumerate(skills)]
         lines = await self._read(store, chosen, skills)
         # Generations that memory does not know of yet may be playing the first of these: enough for the others.
         most = recipe.memory.probe_environments * recipe.schedule.memory_lag
