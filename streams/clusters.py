@@ -27,17 +27,17 @@ class Clusters:
         """The first environment of a member's cluster."""
         return self._first[env_id]
 
-    def largest(self, generations: list[int], most: int) -> dict[str, int]:
-        """First environment: designs of these generations in its cluster, dropped near-duplicates too. Of each skill the `most`
-        clusters that have most, ties to the lower id; one that nothing repeats is none."""
+    def largest(self, generations: list[int], most: int) -> dict[tuple[str, str], int]:
+        """(Skill, first environment): the skill's designs of these generations in the cluster, dropped near-duplicates too. Of
+        each skill the `most` clusters that have most, ties to the lower id; one that nothing repeats is none."""
         counts: dict[str, Counter[str]] = defaultdict(Counter)
         for env_id in self._designs(generations):
             counts[self.members[env_id].skill][self._first[env_id]] += 1
-        found: Counter[str] = Counter()
+        found: dict[tuple[str, str], int] = {}
         for skill in sorted(counts):
             ranked = sorted(counts[skill].items(), key=lambda one: (-one[1], one[0]))
-            found.update({first: count for first, count in ranked[:most] if count > 1})
-        return dict(sorted(found.items()))
+            found |= {(skill, first): count for first, count in ranked[:most] if count > 1}
+        return found
 
     def _designs(self, generations: list[int]) -> Iterator[str]:
         """Each member, and for a dropped near-duplicate the environment that it repeats."""

@@ -14,6 +14,7 @@ are named to it as what to keep away from; and each slot has a document of its o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -125,7 +126,10 @@ class CollapseControl:
     def _react(self, since: int, now: Diversity, start: Diversity, window: list[int], newest: int) -> Reaction:
         clusters = Clusters(self._slots, newest)
         largest = clusters.largest(window, self._settings.blocked)
-        blocked = [member for env_id, member in clusters.members.items() if clusters.first_of(env_id) in largest]
+        named: Counter[str] = Counter()
+        for (_, first), count in largest.items():
+            named[first] += count
+        blocked = [one for env_id, one in clusters.members.items() if (one.skill, clusters.first_of(env_id)) in largest]
         record = CollapseReaction(
             since=since,
             window=window,
@@ -133,7 +137,7 @@ class CollapseControl:
             start_vendi=start.vendi,
             repeats=now.repeats,
             start_repeats=start.repeats,
-            blocked=largest,
+            blocked=dict(sorted(named.items())),
             told=self._tell(since, now, start, window, len(largest)),
         )
         negatives = self._negatives(clusters, largest, blocked, newest)
@@ -149,7 +153,7 @@ class CollapseControl:
         )
 
     def _negatives(
-        self, clusters: Clusters, largest: Mapping[str, int], blocked: Sequence[Member], newest: int
+        self, clusters: Clusters, largest: Mapping[tuple[str, str], int], blocked: Sequence[Member], newest: int
     ) -> dict[str, list[MemoryLine]]:
         """By skill, the newest environment of each blocked cluster that was not evicted; the largest clusters' first. `blocked`:
         the oldest first."""
@@ -165,9 +169,10 @@ class CollapseControl:
             if design is not None and not design.evicted:
                 shown[member.skill, clusters.first_of(member.env_id)] = _negative(member, design)
         found: dict[str, list[MemoryLine]] = {}
-        for skill, first in sorted(shown, key=lambda one: (-largest[one[1]], one)):
-            found.setdefault(skill, []).append(shown[skill, first])
-        return {skill: lines[: self._settings.blocked] for skill, lines in found.items()}
+        for skill, first in largest:  # of each skill the largest first
+            if (skill, first) in shown:
+                found.setdefault(skill, []).append(shown[skill, first])
+        return found
 
 
 def _negative(member: Member, design: ScoredDesign) -> MemoryLine:

@@ -169,15 +169,24 @@ def test_a_cluster_is_whoever_repeats_it_or_one_of_those_and_duplicates_count_wi
     every = [slots(0, "", ""), slots(1, "e00-0", "", "", "e00-1"), slots(2, "e01-0", "e01-3", dropped=("e01-0", "gone"))]
     clusters = Clusters({one.generation: one for one in reversed(every)}, 2)
     assert [clusters.first_of(name) for name in ("e02-0", "e02-1", "e01-2")] == ["e00-0", "e00-1", "e01-2"]
-    assert clusters.largest([0, 1, 2], 1) == {"e00-0": 4, "e00-1": 3}
-    assert clusters.largest([1, 2], 9) == {"e00-0": 3, "e00-1": 2}  # e01-1 and e01-2 are alone
+    assert clusters.largest([0, 1, 2], 1) == {("logic", "e00-0"): 4, ("maths", "e00-1"): 3}
+    assert clusters.largest([1, 2], 9) == {("logic", "e00-0"): 3, ("maths", "e00-1"): 2}  # e01-1 and e01-2 are alone
     assert clusters.largest([1], 9) == {}
     assert Clusters({one.generation: one for one in every}, 1).largest([2], 9) == {}
 
 
 def test_of_equally_large_clusters_of_a_skill_the_lower_id_is_blocked() -> None:
     one = slots(0, "", "", "", "", "e00-2", "", "e00-0")
-    assert Clusters({0: one}, 0).largest([0], 1) == {"e00-0": 2}
+    assert Clusters({0: one}, 0).largest([0], 1) == {("logic", "e00-0"): 2}
+
+
+def test_a_cluster_of_two_skills_is_blocked_where_it_is_large_and_counted_by_skill() -> None:
+    past = history(0.5, 0.5)
+    third = slots(2, "e00-0", "e00-0", "e00-0", "e00-1", "e00-0", "e00-1")  # two of skill maths repeat e00-1, one e00-0
+    made = control([*past, (third, closing(third, 0.1))])
+    found = reaction(made, 2)
+    assert found.record.blocked == {"e00-0": 3, "e00-1": 2}
+    assert found.blocked == {"e00-0", "e02-0", "e02-2", "e02-4", "e00-1", "e02-3", "e02-5"}  # e02-1 is of the other skill
 
 
 def line(env_id: str, kind: str = "best") -> MemoryLine:
