@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import random
 from typing import Any
 
 import msgspec
 import pytest
+from rich.console import Console
 
+from infra.cli.why import story
 from infra.dialects.nano import memory_labels
+from infra.lineage import Lineage
 from infra.planning.storage import request_bytes
 from schemas.common import Record, Reference, SamplingSettings
 from schemas.design import DesignRequested, Document, Member, MemoryLine, MissingSlot, SlotsClosed
@@ -359,7 +363,7 @@ def test_diversity_comes_back_while_it_reacts_and_timing_and_restarts_change_no_
         assert disturbed.plan() == calm.plan()
 
 
-def test_the_store_holds_why_a_prompt_was_changed() -> None:
+def test_the_store_holds_why_a_prompt_was_changed_and_the_environments_story_tells_it() -> None:
     why = reaction(control(history(0.5, 0.5, 0.1)), 2).record
     for found, stored in ((why, why.told), (None, "")):
         request = DesignRequested(
@@ -368,3 +372,9 @@ def test_the_store_holds_why_a_prompt_was_changed() -> None:
         )  # fmt: skip
         rows = [row for table, row in rows_of(Topic.DESIGN_REQUESTED, request, 0, 0) if table == "prompts"]
         assert {row["reaction"] for row in rows} == {stored}
+        out = Console(width=200, record=True, file=io.StringIO())
+        for part in story(Lineage("run", 4, rows[0]["env_id"], rows[0])):
+            out.print(part)
+        shown = " ".join(out.export_text().split())
+        assert ("The collapse control changed what was asked" in shown) == bool(stored)
+        assert stored[:60] in shown
