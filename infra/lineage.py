@@ -23,7 +23,7 @@ GROUP BY run_id, generation, env_id ORDER BY env_id LIMIT {most:UInt32}
 """
 _PROMPT = """
 SELECT slot, design_attempt, unit_id, skill, document_id, document_title, document_tag, document_text, memory_env_ids,
-       memory_kinds, sampling_seed
+       memory_kinds, sampling_seed, reaction
 FROM prompts FINAL WHERE run_id = {run:String} AND generation = {generation:Int32} AND env_id = {env:String}
 """
 # How the environment stood whenever it was measured: when its generation closed, and by probe plays of later ones.

@@ -25,6 +25,7 @@ from schemas.errors import StageTimeoutError
 from schemas.settings import MemorySettings
 
 POLL_S = 0.25
+DEEPER = 100  # environments that are ranked in the place of blocked ones, at most
 
 _SIGNATURES = """
 SELECT env_id, signature FROM verdicts
@@ -83,21 +84,32 @@ async def wait_for_generation(
 
 
 async def rank_candidates(
-    store: Store, run_id: str, upto: int, skill: str, settings: MemorySettings, *, clock: Clock | None = None
+    store: Store,
+    run_id: str,
+    upto: int,
+    skill: str,
+    settings: MemorySettings,
+    blocked: frozenset[str] = frozenset(),
+    *,
+    clock: Clock | None = None,
 ) -> list[Candidate]:
-    """What could be shown to a design of the skill that sees memory up to generation `upto`: by kind, best first.
+    """What could be shown to a design of the skill that sees memory up to generation `upto`: by kind, best first, none of the
+    `blocked`.
 
     Raises StageTimeoutError as `read_lines` does.
     """
     if not settings.enabled or upto < 0:
         return []
-    ranked = await rank(store, run_id, upto, skill, settings)
+    deep = settings.model_copy(update={"top": settings.top + min(len(blocked), DEEPER)}) if blocked else settings
+    found = [one for one in await rank(store, run_id, upto, skill, deep) if one.env_id not in blocked]
+    seeds = [one for one in found if one.kind == BEST][: settings.top + len(settings.negatives)]
+    ranked = [*seeds, *[one for one in found if one.kind != BEST]]
     if settings.diversity == "none":
         return ranked
-    best = {one.env_id for one in [one for one in ranked if one.kind == BEST][: settings.top + len(settings.negatives)]}
+    best = {one.env_id for one in seeds}
     spread = [one for one in ranked if one.env_id in best]
-    found = await _look_up(store, run_id, _SIGNATURES, spread, settings.wait_s, clock)
-    return [replace(one, signature=tuple(found[one.env_id]["signature"])) if one.env_id in best else one for one in ranked]
+    marks = await _look_up(store, run_id, _SIGNATURES, spread, settings.wait_s, clock)
+    return [replace(one, signature=tuple(marks[one.env_id]["signature"])) if one.env_id in best else one for one in ranked]
 
 
 async def read_lines(

@@ -47,6 +47,19 @@ class DesignSlot(Part, frozen=True, kw_only=True):
     sampling_seed: int = 0
 
 
+class CollapseReaction(Part, frozen=True, kw_only=True):
+    """Why a generation's requests were changed: its designs were becoming alike, as memory knew."""
+
+    since: int  # the generation with whose closing it began
+    window: list[int]  # the generations that were judged
+    vendi: float  # Vendi / n over these
+    start_vendi: float  # over the first window
+    repeats: float  # share of designs that repeat an earlier one, over these
+    start_repeats: float
+    blocked: dict[str, int] = {}  # first environment of each blocked cluster: designs of the window in it
+    told: str = ""  # the same, and what was done, in words
+
+
 class DesignRequested(Record, frozen=True, kw_only=True):
     """A unit of slots, sampled as one batch by one worker. Written by streams/design."""
 
@@ -58,6 +71,7 @@ class DesignRequested(Record, frozen=True, kw_only=True):
     hint_settings: SamplingSettings | None = None  # published: a second call writes the hint
     slots: list[DesignSlot]
     probes: dict[str, int] = {}  # first unit only: earlier environments that this generation plays again, by env_id: generation
+    reaction: CollapseReaction | None = None  # of the collapse control; none: diversity is well, or the control is off
 
 
 class EnvProposed(Record, frozen=True, kw_only=True):

@@ -35,6 +35,7 @@ PUBLISHED_DEFAULTS: dict[str, Any] = {
         "age_out": 0,
         "probe_environments": 0,
     },
+    "collapse": {"enabled": False},
 }
 
 POOL_DEFAULTS: dict[str, Any] = {

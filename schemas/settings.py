@@ -277,6 +277,40 @@ class LevelSettings(Settings):
     """Levels below the family's own that are drawn too."""
 
 
+class CollapseSettings(Settings):
+    """The collapse control (streams/collapse.py): a reaction in the design requests where designs become alike."""
+
+    enabled: bool = False
+    """Whether it may react. While diversity is well it changes nothing."""
+    window: int = Field(default=6, ge=1)
+    """Closed generations that are judged together, and with which the run begins that they are compared to. A multiple of the
+    generations in which each skill has its turn, because skills differ."""
+    vendi: tuple[float, float] = (0.8, 0.9)
+    """Vendi/n of the window as shares of that of the first one: below which it reacts, and from which on it stops."""
+    repeats: tuple[float, float] = (0.2, 0.3)
+    """How much the share of designs that repeat an earlier one may lie above that of the first window: up to which it stops, and
+    above which it reacts."""
+    seeds: int = Field(default=1, ge=0)
+    """Seeds that a prompt shows at most while it reacts."""
+    blocked: int = Field(default=1, ge=0)
+    """Clusters of near-duplicates of each skill, those with most designs in the window, that are no seeds while it reacts, but
+    named as what not to write."""
+    own_documents: bool = True
+    """While it reacts, each slot has a document of its own, whatever design.per_document says; groups stay."""
+    borrow_documents: bool = False
+    """Where corpus.enabled is false: documents all the same while it reacts (an ablation)."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        low, well = self.vendi
+        if not 0 <= low <= well <= 1:
+            raise ValueError(f"vendi ({low}, {well}) must be shares in order: reacts below the first, stops from the second on")
+        stops, reacts = self.repeats
+        if not 0 <= stops <= reacts:
+            raise ValueError(f"repeats ({stops}, {reacts}) must be in order: stops up to the first, reacts above the second")
+        return self
+
+
 class CorpusSettings(Settings):
     enabled: bool = True
     path: str = "infra/corpus/nano"
@@ -392,6 +426,7 @@ class Recipe(Settings):
     train: TrainSettings = TrainSettings()
     memory: MemorySettings = MemorySettings()
     levels: LevelSettings = LevelSettings()
+    collapse: CollapseSettings = CollapseSettings()
     corpus: CorpusSettings = CorpusSettings()
     model: ModelSettings = ModelSettings()
     machine: MachineSettings = MachineSettings()
@@ -404,6 +439,11 @@ class Recipe(Settings):
     def is_pooled(self) -> bool:
         """Whether environments come from a folder, and nobody designs."""
         return self.pool != "self-play"
+
+    @property
+    def reads_corpus(self) -> bool:
+        """Whether a design may be given a document."""
+        return self.corpus.enabled or (self.collapse.enabled and self.collapse.borrow_documents)
 
     @property
     def design_tokens(self) -> int:
@@ -435,6 +475,10 @@ class Recipe(Settings):
                 f'pool = "{self.pool}" needs designer = "frozen", design.attempts = 1 and design.hint_by_second_call = false: '
                 "nobody designs"
             )
+        if self.collapse.enabled and self.is_pooled:
+            raise ValueError(f'collapse.enabled is for pool = "self-play": with pool = "{self.pool}" nobody designs')
+        if self.collapse.enabled and not self.memory.enabled and not self.reads_corpus:
+            raise ValueError("collapse.enabled needs memory.enabled or corpus.enabled: else it can change nothing")
         if self.pool == "procedural" and self.levels.rule == "memory" and not self.memory.enabled:
             raise ValueError('levels.rule = "memory" needs memory.enabled = true')
         if self.rollout.newest_each_turn and self.schedule.kind != "free":

@@ -13,14 +13,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from schemas import ids
-from schemas.design import DesignRequested, DesignSlot, Document, EnvRejected, EnvValidated, MemoryLine, Probe, SlotsClosed
+from schemas.design import (
+    CollapseReaction,
+    DesignRequested,
+    DesignSlot,
+    Document,
+    EnvRejected,
+    EnvValidated,
+    MemoryLine,
+    Probe,
+    SlotsClosed,
+)
 from schemas.run import RunEnding
 from schemas.score import GenerationClosed
 from schemas.settings import Recipe
 from schemas.train import PolicyPublished
 from streams.closing import Signatures, Verdict, close_slots
+from streams.collapse import CollapseControl, Reaction
 from streams.levels import Ladder
-from streams.slots import block_of, fill_slots
+from streams.slots import block_of, block_skill, fill_slots
 from streams.stage import Emit, Join, Outputs, Position, Positioned
 
 
@@ -47,6 +58,7 @@ class DesignJoin(Join):
         self._versions: set[int] = set()
         self._remembered: set[int] = set()  # generations with a generation-closed record
         self._signatures = Signatures()
+        self._collapse = CollapseControl(recipe, self._closed)
         self._asked: set[int] = set()
         self._probes: dict[int, dict[str, int]] = {}  # generation -> what it plays again
 
@@ -68,12 +80,23 @@ class DesignJoin(Join):
         state = self._open.setdefault(generation, _Generation())
         self._probes.setdefault(generation, self._choose_probes(generation, probes or {}))
         outputs = Outputs()
+        shown = self._adapted(generation, memory)
         for unit, slots in enumerate(self._units):
-            lines = {slot: memory[block_of(self.recipe, slot)] for slot in slots}
+            lines = {slot: shown[block_of(self.recipe, slot)] for slot in slots}
             state.memory = lines | state.memory
             outputs.records += self._request(generation, 0, unit, slots)
         outputs.add(self._advance())
         return outputs
+
+    def reaction(self, generation: int) -> Reaction | None:
+        """The collapse control's reaction for a generation whose memory is there; none while diversity is well."""
+        return self._collapse.reaction(self.schedule.memory_generation(generation))
+
+    def _adapted(self, generation: int, memory: Sequence[list[MemoryLine]]) -> list[list[MemoryLine]]:
+        newest = self.schedule.memory_generation(generation)
+        return [
+            self._collapse.adapt(lines, block_skill(self.recipe, generation, block), newest) for block, lines in enumerate(memory)
+        ]
 
     def _know(self, positioned: Positioned) -> None:
         match positioned.record:
@@ -81,6 +104,7 @@ class DesignJoin(Join):
                 self._versions.add(version)
             case GenerationClosed() as closing:
                 self._remembered.add(closing.generation)
+                self._collapse.note(closing)
                 if self._ladder is not None:
                     self._ladder.note(closing)
             case RunEnding(last_generation=last):
@@ -211,10 +235,14 @@ class DesignJoin(Join):
             return []
         self._requested.add(unit_id)
         memory = {slot: self._open[generation].memory[slot] for slot in slots}
-        filled = fill_slots(self.run_id, self.recipe, self._documents, generation, attempt, memory, self._ladder)
-        return [Emit(self._design_request(generation, attempt, unit_id, filled), (unit, len(self._units)))]
+        found = self.reaction(generation)
+        reaction = found.record if found else None
+        filled = fill_slots(self.run_id, self.recipe, self._documents, generation, attempt, memory, self._ladder, reaction)
+        return [Emit(self._design_request(generation, attempt, unit_id, filled, reaction), (unit, len(self._units)))]
 
-    def _design_request(self, generation: int, attempt: int, unit_id: str, slots: list[DesignSlot]) -> DesignRequested:
+    def _design_request(
+        self, generation: int, attempt: int, unit_id: str, slots: list[DesignSlot], reaction: CollapseReaction | None
+    ) -> DesignRequested:
         design = self.recipe.design
         return DesignRequested(
             run_id=self.run_id,
@@ -227,6 +255,7 @@ class DesignJoin(Join):
             hint_settings=design.hint_sampling.on_wire() if design.hint_by_second_call else None,
             slots=slots,
             probes=self._probes.get(generation, {}) if unit_id == self._unit_id(generation, 0, 0) else {},
+            reaction=reaction,
         )
 
     def _policy(self, generation: int) -> int:

@@ -34,8 +34,9 @@ class Recollection:
         self._dsn = store_dsn
         self._store: ClickHouseStore | None = None
 
-    async def recall(self, generation: int) -> Recalled:
-        """What the generation is given; nothing where memory is off or no generation that may be seen has closed yet.
+    async def recall(self, generation: int, blocked: frozenset[str] = frozenset()) -> Recalled:
+        """What the generation is given; nothing where memory is off or no generation that may be seen has closed yet. `blocked`:
+        environments that are neither shown nor probed (the collapse control's), in whose place others are.
 
         Waits also for a store that is away, or goes away, up to memory.wait_s.
         """
@@ -49,16 +50,18 @@ class Recollection:
         while True:
             await wait_for_generation(self._store, self._run.run_id, newest, max(end - time.monotonic(), 0.0))
             try:
-                return await self._select(self._store, generation, newest)
+                return await self._select(self._store, generation, newest, blocked)
             except StoreAwayError:
                 if time.monotonic() >= end:
                     raise
 
-    async def _select(self, store: Store, generation: int, newest: int) -> Recalled:
+    async def _select(self, store: Store, generation: int, newest: int, blocked: frozenset[str]) -> Recalled:
         """What memory up to generation `newest` gives each block: its skill ranked once, its lines drawn for it."""
         run_id, recipe = self._run.run_id, self._run.recipe
         skills = [block_skill(recipe, generation, block) for block in range(count_blocks(recipe))]
-        ranked = {skill: await rank_candidates(store, run_id, newest, skill, recipe.memory) for skill in dict.fromkeys(skills)}
+        ranked = {
+            skill: await rank_candidates(store, run_id, newest, skill, recipe.memory, blocked) for skill in dict.fromkeys(skills)
+        }
         chosen = [choose(ranked[skill], recipe.memory, f"{run_id}/{generation}/{block}") for block, skill in enumerate(skills)]
         lines = await self._read(store, chosen, skills)
         # Generations that memory does not know of yet may be playing the first of these: enough for the others.

@@ -24,6 +24,7 @@ from schemas.errors import DeadLetterFloodError, RecordError
 from schemas.process import ProcessContext
 from schemas.run import DeadLetter
 from schemas.topics import BY_RECORD, BY_WIRE, DEAD_LETTER_BYTES, MAX_MESSAGE_BYTES, Topic, key_of
+from streams.collapse import Reaction
 from streams.control import ControlFeed
 from streams.design import DesignJoin
 from streams.faustapp import make_app, raw_topic
@@ -212,11 +213,14 @@ class StageShell:
             self.held.finish(outputs.finished)
             set_gauge("spade_open_groups", self.held.count, stage=self.stage.value)
             for generation in outputs.openings:
-                self._spawn(self._open_generation(epoch, generation), self._openings)
+                assert isinstance(self._join, DesignJoin)
+                self._spawn(self._open_generation(epoch, generation, self._join.reaction(generation)), self._openings)
 
-    async def _open_generation(self, epoch: int, generation: int) -> None:
+    async def _open_generation(self, epoch: int, generation: int, reaction: Reaction | None) -> None:
         """Asks memory for the generation's lines, and the clock whether there is time for it."""
-        recalled = await self._recollection.recall(generation)
+        if reaction is not None:
+            self._log.info("collapse control reacts", generation=generation, why=reaction.record.told)
+        recalled = await self._recollection.recall(generation, reaction.blocked if reaction else frozenset())
         budget_s = self.run.recipe.max_minutes * 60
         time_is_up = budget_s > 0 and self._clock.wall() - self.run.started.created_at > budget_s
 

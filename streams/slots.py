@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from schemas import ids
-from schemas.design import DesignSlot, Document, MemoryLine
+from schemas.design import CollapseReaction, DesignSlot, Document, MemoryLine
 from schemas.settings import Recipe
 from streams.levels import Ladder
 from streams.schedule import Schedule
@@ -49,24 +49,45 @@ def block_skill(recipe: Recipe, generation: int, block: int) -> str:
     return skills[block % len(skills)]
 
 
-def block_document(recipe: Recipe, documents: Sequence[Document], generation: int, block: int, attempt: int) -> Document:
+def block_document(
+    recipe: Recipe, documents: Sequence[Document], generation: int, block: int, attempt: int, *, lent: bool = False
+) -> Document:
     """The document of a block at an attempt: a fresh one each, out of those that fit the skill (all where none does).
 
-    Where the recipe names tags, the skill's places in its endless row go to the tags in turn, each with a row of its own.
+    Where the recipe names tags, the skill's places in its endless row go to the tags in turn, each with a row of its own. `lent`:
+    also where the corpus is off.
     """
-    skill = block_skill(recipe, generation, block)
-    tags: tuple[str, ...] = recipe.corpus.tags or ("",)
+    if not (recipe.corpus.enabled or recipe.is_pooled or lent):
+        return NO_DOCUMENT
     shares = len(active_skills(recipe, generation))
     blocks_a_skill = -(-count_blocks(recipe) // shares)
-    wanted = blocks_a_skill * recipe.design.attempts
+    skill = block_skill(recipe, generation, block)
+    return _draw_document(recipe, documents, generation, skill, attempt * blocks_a_skill + block // shares, blocks_a_skill)
+
+
+def slot_document(recipe: Recipe, documents: Sequence[Document], generation: int, slot: int, attempt: int) -> Document:
+    """A document for the slot alone, likewise; from rows of their own, so that what blocks get does not hang on it."""
+    shares = len(active_skills(recipe, generation))
+    slots_a_skill = -(-count_blocks(recipe) // shares) * recipe.design.per_document
+    block, within = divmod(slot, recipe.design.per_document)
+    place = attempt * slots_a_skill + block // shares * recipe.design.per_document + within
+    return _draw_document(recipe, documents, generation, block_skill(recipe, generation, block), place, slots_a_skill, "own")
+
+
+def _draw_document(
+    recipe: Recipe, documents: Sequence[Document], generation: int, skill: str, at: int, an_attempt: int, row: str = ""
+) -> Document:
+    """The document at place `at` of those that the generation's designs of a skill get, `an_attempt` of them at each attempt."""
+    tags: tuple[str, ...] = recipe.corpus.tags or ("",)
+    wanted = an_attempt * recipe.design.attempts
     begin = generation * wanted
-    place, turn = divmod(begin + attempt * blocks_a_skill + block // shares, len(tags))
+    place, turn = divmod(begin + at, len(tags))
     of_tag = [document for document in documents if tags[turn] in ("", document.tag)]
     pool = [document for document in of_tag if document.skill in ("", skill)] or of_tag
-    if not pool or not (recipe.corpus.enabled or recipe.is_pooled):
+    if not pool:
         return NO_DOCUMENT
     start, end = (-(-(at - turn) // len(tags)) for at in (begin, begin + wanted))  # the generation's places of this tag
-    drawn = draw_pass(len(pool), start, end - start, "/".join([str(recipe.seed), skill, *filter(None, [tags[turn]])]))
+    drawn = draw_pass(len(pool), start, end - start, "/".join([str(recipe.seed), skill, *filter(None, [tags[turn], row])]))
     return pool[drawn[place - start]]
 
 
@@ -105,24 +126,29 @@ def fill_slots(
     attempt: int,
     memory: Mapping[int, list[MemoryLine]],
     ladder: Ladder | None = None,
+    reaction: CollapseReaction | None = None,
 ) -> list[DesignSlot]:
-    """The slots that `memory` names (slot -> lines), in slot order, at a design attempt; `ladder`: of a procedural pool."""
-    block_documents: dict[int, Document] = {}
+    """The slots that `memory` names (slot -> lines), in slot order, at a design attempt; `ladder`: of a procedural pool;
+    `reaction`: of the collapse control, which may give each slot a document."""
+    lent = reaction is not None and recipe.collapse.borrow_documents
+    apart = (
+        reaction is not None
+        and recipe.collapse.own_documents
+        and recipe.design.per_document > 1
+        and (recipe.corpus.enabled or lent)
+    )
+    drawn: dict[int, Document] = {}  # by slot where each has its own, else by block
     filled = []
     for slot in sorted(memory):
         block = block_of(recipe, slot)
-        if block not in block_documents:
-            block_documents[block] = (
-                block_document(recipe, documents, generation, block, attempt)
-                if ladder is None
-                else ladder.draw(
-                    generation,
-                    block,
-                    block_skill(recipe, generation, block),
-                    Schedule(recipe.schedule).memory_generation(generation),
-                    memory[slot],
-                )
-            )
+        key = slot if apart else block
+        if key not in drawn and apart:
+            drawn[key] = slot_document(recipe, documents, generation, slot, attempt)
+        elif key not in drawn and ladder is None:
+            drawn[key] = block_document(recipe, documents, generation, block, attempt, lent=lent)
+        elif key not in drawn and ladder is not None:
+            newest = Schedule(recipe.schedule).memory_generation(generation)
+            drawn[key] = ladder.draw(generation, block, block_skill(recipe, generation, block), newest, memory[slot])
         env_id = ids.env_id(run_id, generation, slot, attempt)
         filled.append(
             DesignSlot(
@@ -130,7 +156,7 @@ def fill_slots(
                 design_attempt=attempt,
                 env_id=env_id,
                 skill=block_skill(recipe, generation, block),
-                document=block_documents[block],
+                document=drawn[key],
                 group=f"g{generation}-b{block}-a{attempt}",
                 memory=memory[slot],
                 sampling_seed=ids.sampling_seed(env_id),

@@ -52,6 +52,9 @@ class Shares:
     non_finite: float = 0.02
     unequal: float = 0.1
     empty_generation: int = -1  # a generation all of whose designs are refused
+    alike_from: int = (
+        -1
+    )  # from this generation on all designs are one, but for those asked for by the collapse control; before, none
 
 
 def small_recipe(**overrides: Any) -> Recipe:
@@ -132,7 +135,7 @@ def _verdict(request: DesignRequested, place: int, shares: Shares) -> Record:
         "skill": slot.skill,
         "document_id": slot.document.document_id,
         "group": slot.group,
-        "source": f"def step(action):\n    return {slot.slot % 4} + {place}\n",
+        "source": _source(request, slot.slot, place, shares),
         "hint": "count",
         "proposal": Reference(topic="spade-env-proposed", partition=0, offset=0, id=slot.env_id),
         "proof": [],
@@ -144,12 +147,30 @@ def _verdict(request: DesignRequested, place: int, shares: Shares) -> Record:
         event_id=ids.event_id("validated", slot.env_id),
         full_source=common["source"],
         source_digest=str(slot.slot % 4),
-        signature=[slot.slot % 4] * PERMUTATIONS,
+        signature=[_mark(request, slot.slot, shares)] * PERMUTATIONS,
         witness_min_return=1.0,
         witness_mean_return=1.0,
         reward_min=0.0,
         **common,
     )
+
+
+def _is_alike(request: DesignRequested, shares: Shares) -> bool:
+    return request.generation >= shares.alike_from and request.reaction is None
+
+
+def _source(request: DesignRequested, slot: int, place: int, shares: Shares) -> str:
+    """What a design is; its skeleton differs by an attribute's name alone."""
+    if shares.alike_from < 0 or _is_alike(request, shares):
+        return f"def step(action):\n    return {slot % 4} + {place}\n"
+    return f"def step(action):\n    return action.{'abcdefghij'[slot] * 9}()\n"
+
+
+def _mark(request: DesignRequested, slot: int, shares: Shares) -> int:
+    """What all of a design's signature is."""
+    if shares.alike_from < 0:
+        return slot % 4
+    return 0 if _is_alike(request, shares) else 100 * request.generation + slot + 1
 
 
 def _span(version: int) -> Span:

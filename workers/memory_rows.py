@@ -145,6 +145,7 @@ def _prompt(record: DesignRequested, slot: DesignSlot) -> Row:
         "memory_env_ids": [line.env_id for line in slot.memory],
         "memory_kinds": [line.kind for line in slot.memory],
         "sampling_seed": slot.sampling_seed,
+        "reaction": record.reaction.told if record.reaction else "",
     }
 
 

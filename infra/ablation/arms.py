@@ -20,7 +20,8 @@ that it can; the warm start's own author; the author at every size, by family an
 
 BASE, SELF_PLAY = "base", "self-play"
 TWO_SKILLS = ("Mathematical Reasoning", "Logical Deduction")
-POOLED: Mapping[str, Any] = {"pool": "fixed", "design.per_document": 1, "design.attempts": 1}
+POOLED: Mapping[str, Any] = {"pool": "fixed", "design.per_document": 1, "design.attempts": 1, "collapse.enabled": False}
+WITHOUT_CORPUS: Mapping[str, Any] = {"corpus.enabled": False, "collapse.enabled": False}
 LEVELLED: Mapping[str, Any] = {**POOLED, "pool": "procedural"}
 
 
@@ -81,13 +82,29 @@ ARMS: tuple[Arm, ...] = (
     Arm(
         "published",
         "self-play as published",
-        {"algorithm": "published", "design.hint_by_second_call": False, "memory.probe_environments": 0},
+        {
+            "algorithm": "published",
+            "design.hint_by_second_call": False,
+            "memory.probe_environments": 0,
+            "collapse.enabled": False,
+        },
         paper=58.3,
         paper_name="SPADE",
     ),
     Arm(SELF_PLAY, "self-play, mended (the default)", paper=58.3, paper_name="SPADE"),
     Arm("no-memory", "without memory", {"memory.enabled": False}, paper=53.2, paper_name="without memory"),
-    Arm("no-corpus", "without corpus", {"corpus.enabled": False}, paper=53.5, paper_name="without corpus"),
+    Arm("no-corpus", "without corpus", WITHOUT_CORPUS, paper=53.5, paper_name="without corpus"),
+    Arm(
+        "no-corpus-blocked",
+        "without corpus; where diversity falls, fewer seeds and blocked clusters",
+        {**WITHOUT_CORPUS, "collapse.enabled": True},
+    ),
+    Arm(
+        "no-corpus-control",
+        "without corpus; where diversity falls, the same and documents until it is back",
+        {**WITHOUT_CORPUS, "collapse.enabled": True, "collapse.borrow_documents": True},
+    ),
+    Arm("collapse-control", "the default; where diversity falls, the same and a document a slot", {"collapse.enabled": True}),
     Arm(
         "frozen-no-memory",
         "frozen designer, no memory",
@@ -109,6 +126,8 @@ ARMS: tuple[Arm, ...] = (
         "two-skills", "two skills of six", {"skills": TWO_SKILLS, "design.skills_active": 2}, paper=53.7, paper_name="two skills"
     ),
 )
+CORPUS_ARMS = (SELF_PLAY, "no-corpus", "no-corpus-blocked", "no-corpus-control", "collapse-control")
+"""Whose diversity is drawn side by side: what the corpus does for it, and what the collapse control does."""
 QUICK = (BASE, "fixed-64", "fixed-all", SELF_PLAY)
 
 

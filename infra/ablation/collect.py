@@ -49,6 +49,10 @@ SOURCES = """
 SELECT generation, source FROM verdicts FINAL WHERE run_id = {run:String} AND valid ORDER BY generation, slot
 """
 
+REACTED = """
+SELECT DISTINCT generation FROM prompts FINAL WHERE run_id = {run:String} AND reaction != ''
+"""
+
 OPENINGS = """
 SELECT DISTINCT observations[1] AS opening FROM episodes FINAL WHERE run_id = {run:String} AND notEmpty(observations)
 """
@@ -82,6 +86,7 @@ def collect(store: Store, run_id: str) -> RunFigures:
     labels: dict[int, list[tuple[str, int]]] = defaultdict(list)
     for row in store.query(SOURCES, run):
         labels[int(row["generation"])].append(describe_source(str(row["source"])))
+    reacted = {int(row["generation"]) for row in store.query(REACTED, run)}
     return RunFigures(
         steps=int(trained["steps"]),
         trained_episodes=int(trained["episodes"]),
@@ -89,11 +94,14 @@ def collect(store: Store, run_id: str) -> RunFigures:
         trained_tokens=int(trained["tokens"]),
         sampled_tokens=int(store.query(SAMPLED, run)[0]["tokens"]),
         minutes=round(float(head["minutes"]), 2),
-        generations=[_generation(row, labels[int(row["generation"])]) for row in store.query(GENERATIONS, run)],
+        generations=[
+            _generation(row, labels[int(row["generation"])], reacted=int(row["generation"]) in reacted)
+            for row in store.query(GENERATIONS, run)
+        ],
     )
 
 
-def _generation(row: Row, labels: Sequence[tuple[str, int]]) -> GenerationResult:
+def _generation(row: Row, labels: Sequence[tuple[str, int]], *, reacted: bool) -> GenerationResult:
     named = [label for label in labels if label[0] != "other"]
     sizes: dict[str, list[int]] = defaultdict(list)
     for family, size in named:
@@ -104,6 +112,7 @@ def _generation(row: Row, labels: Sequence[tuple[str, int]]) -> GenerationResult
         valid=int(row["valid"]),
         kinds=round(len(set(named)) / max(1, len(named)), 5),
         sizes={family: round(sum(own) / len(own), 2) for family, own in sorted(sizes.items())},
+        reacted=reacted,
         **{name: round(float(row[name]), 5) for name in FIGURES},
     )
 

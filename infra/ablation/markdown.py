@@ -86,11 +86,12 @@ def _movement(table: Ablation) -> Iterator[str]:
     yield (
         f"First {ENDS} generations -> last {ENDS}. Frontier: share of environments with a win rate in [.4, .6], as few plays "
         "measure it. Hints help: share whose regret lies above 0.6 of its standard errors. Kinds: distinct pairs of family and "
-        "size, as a share of the environments. Sizes: last over first, mean over families."
+        "size, as a share of the environments. Sizes: last over first, mean over families. Reacted: share of all generations "
+        "whose design requests the collapse control changed."
     )
     yield ""
-    yield "| arm | Vendi/n | repeats | kinds | frontier | regret | hints help | sizes |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield "| arm | Vendi/n | repeats | kinds | frontier | regret | hints help | sizes | reacted |"
+    yield "|---|---|---|---|---|---|---|---|---|"
     for row in table.rows:
         if row.diversity is not None:
             own = row.diversity
@@ -98,4 +99,5 @@ def _movement(table: Ablation) -> Iterator[str]:
                 f"{start:.2f} -> {end:.2f}"
                 for start, end in (own.vendi, own.repeats, own.kinds, own.frontier, own.regret, own.helped)
             ]
-            yield f"| {row.arm.name} | {' | '.join(told)} | {f'x {own.growth:.2f}' if own.growth else ''} |"
+            sizes, reacted = f"x {own.growth:.2f}" if own.growth else "", f"{own.reacted:.0%}" if own.reacted else ""
+            yield f"| {row.arm.name} | {' | '.join(told)} | {sizes} | {reacted} |"

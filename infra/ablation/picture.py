@@ -1,4 +1,7 @@
-"""The learning curves of an ablation and its diversity over time, as one PNG. In: results. Out: a file. Needs no display."""
+"""The learning curves of an ablation and its diversity over time, as one PNG. In: results. Out: a file. Needs no display.
+
+Where an arm without corpus or with the collapse control is among them, a further row shows diversity with and without either.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from infra.ablation.arms import ARMS, BASE, SELF_PLAY
+from infra.ablation.arms import ARMS, BASE, CORPUS_ARMS, SELF_PLAY
 from infra.ablation.results import ArmResult, GenerationResult
 from infra.ablation.table import CHOICE
+from infra.report.alarms import DIVERSITY_KEPT
+from schemas.settings import CollapseSettings
+
+WINDOW = CollapseSettings().window
+"""Generations of a running mean, as many as the control judges together."""
 
 
 def draw(results: Sequence[ArmResult], path: Path) -> None:
@@ -25,7 +33,9 @@ def draw(results: Sequence[ArmResult], path: Path) -> None:
         by_arm[result.arm].append(result)
     base = by_arm[BASE][0].evaluations[0] if by_arm.get(BASE) else None
     start = base.win_rate if base is not None and base.salt == CHOICE else None
-    figure, axes = pyplot.subplots(2, 2, figsize=(14, 9), layout="constrained")
+    compared = [name for name in CORPUS_ARMS if name in by_arm]
+    rows = 3 if set(compared) - {SELF_PLAY} else 2
+    figure, axes = pyplot.subplots(rows, 2, figsize=(14, 4.5 * rows), layout="constrained")
     try:
         named = [arm.name for arm in ARMS if arm.name in by_arm and arm.name != BASE]
         for number, name in enumerate(named):
@@ -39,9 +49,38 @@ def draw(results: Sequence[ArmResult], path: Path) -> None:
         _frame(axes[0][1], "Diversity: Vendi/n", "generation")
         _frame(axes[1][0], "Share of designs that repeat an earlier one", "generation")
         _frame(axes[1][1], "Regret: return with hint minus without", "generation")
+        if rows == 3:
+            _compare(axes[2], {name: by_arm[name] for name in compared})
         figure.savefig(path, dpi=110)
     finally:
         pyplot.close(figure)
+
+
+def _compare(axes: Any, by_arm: dict[str, list[ArmResult]]) -> None:
+    """Vendi/n and kinds of these arms as running means, in shares of their first window; dots: the control was reacting."""
+    for number, (name, results) in enumerate(by_arm.items()):
+        color = "black" if name == SELF_PLAY else _shade(2 * number)
+        for axis, what in ((axes[0], _vendi), (axes[1], _kinds)):
+            _curve(axis, name, [_running(result, what) for result in results], color)
+            for result in results:
+                dots = [(x, y) for x, y in _running(result, what) if any(one.reacted for one in _at(result, x))]
+                axis.plot([x for x, _ in dots], [y for _, y in dots], color=color, lw=0, marker="o", ms=7, alpha=0.5)
+    axes[0].axhline(DIVERSITY_KEPT, color="grey", lw=0.8, ls="--")
+    told = f"running mean over {WINDOW} generations, share of the first; large dots: control reacting"
+    _frame(axes[0], f"Vendi/n ({told})", "generation", legend=True)
+    _frame(axes[1], f"Kinds: distinct families and sizes ({told})", "generation")
+
+
+def _running(result: ArmResult, what: Callable[[GenerationResult], float]) -> list[tuple[float, float]]:
+    """The mean over each window, at its last generation, as a share of the first window's."""
+    series = _series(result, what)
+    ends = range(WINDOW, len(series) + 1)
+    means = [(series[end - 1][0], sum(up for _, up in series[end - WINDOW : end]) / WINDOW) for end in ends]
+    return [(across, up / means[0][1]) for across, up in means if means[0][1]]
+
+
+def _at(result: ArmResult, generation: float) -> list[GenerationResult]:
+    return [one for one in result.generations if one.generation == generation]
 
 
 def _points(result: ArmResult, start: float | None) -> list[tuple[float, float]]:
@@ -55,6 +94,10 @@ def _series(result: ArmResult, what: Callable[[GenerationResult], float]) -> lis
 
 def _vendi(one: GenerationResult) -> float:
     return one.vendi
+
+
+def _kinds(one: GenerationResult) -> float:
+    return one.kinds
 
 
 def _repeats(one: GenerationResult) -> float:

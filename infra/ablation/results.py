@@ -39,6 +39,7 @@ class GenerationResult(msgspec.Struct, frozen=True, kw_only=True):
     repeats: float
     frontier: float = 0.0  # share of designs with a win rate in [.4, .6]
     helped: float = 0.0  # share of designs whose hint helps: regret above 0.6 of its standard errors
+    reacted: bool = False  # its design requests were changed by the collapse control
     kinds: float = 0.0  # nano: distinct pairs of family and size among the valid designs, as a share of them
     sizes: dict[str, float] = {}  # nano: family -> mean size
 
@@ -106,11 +107,12 @@ def deciding_keys(arm: Arm, recipe: Recipe, base: Recipe) -> dict[str, Any]:
 
 
 def recipe_keys(recipe: Recipe) -> dict[str, Any]:
-    """The recipe's own keys among these."""
+    """The recipe's own keys among these. A collapse control that is off decides nothing, however it is set."""
+    none = NO_RESULT if recipe.collapse.enabled else (*NO_RESULT, "collapse")
     return {
         key: value
         for key, value in flatten(recipe.model_dump(mode="json")).items()
-        if not any(key == name or key.startswith(f"{name}.") for name in NO_RESULT)
+        if not any(key == name or key.startswith(f"{name}.") for name in none)
     }
 
 

@@ -33,6 +33,7 @@ class Diversity:
     regret: tuple[float, float]
     kinds: tuple[float, float]
     helped: tuple[float, float]
+    reacted: float  # share of generations whose requests the collapse control changed
     growth: float  # nano: last over first mean size, mean over the families that both ends have; 0 where there is none
 
 
@@ -187,7 +188,8 @@ def _diversity(own: Sequence[ArmResult]) -> Diversity:
 
     growths = [growth for result in own if (growth := _growth(_played(result.generations)))]
     names = ("vendi", "repeats", "frontier", "regret", "kinds", "helped")
-    return Diversity(**{name: ends(name) for name in names}, growth=_mean(growths))
+    reacted = _mean([float(one.reacted) for result in own for one in result.generations])
+    return Diversity(**{name: ends(name) for name in names}, reacted=reacted, growth=_mean(growths))
 
 
 def _growth(run: Sequence[GenerationResult]) -> float:

@@ -50,6 +50,8 @@ def why(
 def story(found: Lineage) -> list[Any]:
     """The parts to print; whatever a model or a document says is text in them."""
     parts: list[Any] = [_head(found), _panel("Document", _document(found.prompt))]
+    if found.prompt["reaction"]:
+        parts.append(_panel("The collapse control changed what was asked", str(found.prompt["reaction"])))
     if found.parents:
         parts.append(_table("Shown to the designer from memory", KIN, _kin(found.parents)))
     parts += _design(found)

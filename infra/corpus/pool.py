@@ -40,7 +40,7 @@ def recipe_documents(recipe: Recipe, folder: Path) -> list[Document]:
         if recipe.pool == "procedural":
             _require_levels(pool, folder)
         return pool
-    if not recipe.corpus.enabled:
+    if not recipe.reads_corpus:
         return []
     documents = load_corpus(folder)
     require_tags(documents, recipe.corpus.tags, folder)
@@ -51,7 +51,7 @@ def recipe_digest(recipe: Recipe, folder: Path) -> str:
     """SHA-256 over the same, in hexadecimal; empty where the run uses none. Raises CorpusError."""
     if recipe.is_pooled:
         return corpus_digest(folder, SUFFIXES)
-    return corpus_digest(folder) if recipe.corpus.enabled else ""
+    return corpus_digest(folder) if recipe.reads_corpus else ""
 
 
 def load_pool(folder: Path) -> list[Document]:

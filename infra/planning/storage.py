@@ -66,8 +66,9 @@ def design_bytes(tokens: int) -> int:
 
 def request_bytes(recipe: Recipe, source_bytes: int) -> int:
     """A slot in a design request: its document and its memory lines in full."""
-    document = recipe.corpus.max_words * WORD_BYTES if recipe.corpus.enabled else 0
-    lines = recipe.memory.seeds + len(recipe.memory.negatives) if recipe.memory.enabled else 0
+    document = recipe.corpus.max_words * WORD_BYTES if recipe.reads_corpus else 0
+    blocked = recipe.collapse.blocked if recipe.collapse.enabled else 0
+    lines = recipe.memory.seeds + len(recipe.memory.negatives) + blocked if recipe.memory.enabled else 0
     return RECORD_BYTES + document + lines * (source_bytes + HINT_BYTES)
 
 

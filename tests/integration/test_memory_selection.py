@@ -58,8 +58,10 @@ class Remembered:
         for block in blocks_of(self.run_id, topic, 0, first, first + len(records) - 1, rows):
             self.client.insert(block.table, block.columns, block.values, token=block.token)
 
-    def ranked(self, upto: int, settings: MemorySettings, skill: str = "s") -> list[Candidate]:
-        return asyncio.run(self._ask(upto, settings, skill))
+    def ranked(
+        self, upto: int, settings: MemorySettings, skill: str = "s", blocked: frozenset[str] = frozenset()
+    ) -> list[Candidate]:
+        return asyncio.run(self._ask(upto, settings, skill, blocked))
 
     def lines(self, upto: int, settings: MemorySettings, draw: str = "d") -> list[MemoryLine]:
         async def ask() -> list[MemoryLine]:
@@ -71,10 +73,10 @@ class Remembered:
 
         return asyncio.run(ask())
 
-    async def _ask(self, upto: int, settings: MemorySettings, skill: str) -> list[Candidate]:
+    async def _ask(self, upto: int, settings: MemorySettings, skill: str, blocked: frozenset[str]) -> list[Candidate]:
         store = ClickHouseStore(parse_dsn(self.store.dsn))
         try:
-            return await rank_candidates(store, self.run_id, upto, skill, settings)
+            return await rank_candidates(store, self.run_id, upto, skill, settings, blocked)
         finally:
             await store.aclose()
 
@@ -133,6 +135,20 @@ def test_seeds_rank_by_the_lower_bound_of_regret_with_ties_by_id_and_stay_in_the
     assert ids(memory.ranked(0, ALL.model_copy(update={"priority": "reward"}))) == sorted(
         ["sure", "tie-a", "tie-b", "noisy", "low-end", "high-end", "one-pair"]
     )
+
+
+def test_in_the_place_of_blocked_environments_stand_the_next_best(memory: Remembered) -> None:
+    memory.close(0, [{"env_id": f"e{number:02d}", "regret": 1 - number / 50} for number in range(40)])
+    memory.close(1, [{"env_id": "easy", "win_rate": 0.95}], repeated={"e00": 3, "e01": 2})
+    few = MemorySettings(top=3, negatives=("easy", "repeated"))
+    blocked = frozenset(f"e{number:02d}" for number in range(0, 20, 2))
+    assert ids(memory.ranked(1, few))[:3] == ["e00", "e01", "e02"]
+    found = memory.ranked(1, few, blocked=blocked)
+    assert ids(found)[:3] == ["e01", "e03", "e05"]
+    assert all(one.signature for one in found if one.env_id in ("e01", "e03", "e05"))
+    assert ids(found, "repeated") == []  # e00 was the most repeated
+    assert ids(memory.ranked(1, few, blocked=blocked | {"easy"}), "easy") == []
+    assert memory.ranked(1, few, blocked=frozenset({"unknown"})) == memory.ranked(1, few)
 
 
 def test_generations_that_may_not_be_seen_change_nothing(memory: Remembered) -> None:

@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from infra.ablation.arms import ARMS, BASE, QUICK, SELF_PLAY, Pool, find_arm, overrides_of
@@ -64,6 +65,13 @@ def test_every_arm_is_the_base_recipe_under_its_own_changes_at_equal_budget(tmp_
     assert (recipes["published"].algorithm, recipes["published"].rollout.paired) == ("published", False)
     assert not recipes["no-memory"].memory.enabled
     assert not recipes["no-corpus"].corpus.enabled
+    held = {name for name, recipe in recipes.items() if recipe.collapse.enabled}
+    assert held == {"no-corpus-blocked", "no-corpus-control", "collapse-control"}
+    assert [recipes[name].reads_corpus for name in ("no-corpus", "no-corpus-blocked", "no-corpus-control")] == [
+        False,
+        False,
+        True,
+    ]
     assert (recipes["frozen"].designer, recipes["frozen"].memory.enabled) == ("frozen", True)
     assert (recipes["frozen-no-memory"].designer, recipes["frozen-no-memory"].memory.enabled) == ("frozen", False)
     signals = [recipes[name].design.signal for name in ("learning-potential", "variance", "solve-rate")]
@@ -168,6 +176,21 @@ def test_what_decides_no_result_changes_no_digest() -> None:
     base, arm = read_recipe("ablation"), find_arm(SELF_PLAY)
     told = ["processes.restarts=9", "train.keep_every=5", "name=other", "evaluation.seeds_per_item=9"]
     assert digest_of(deciding_keys(arm, base, base)) == digest_of(deciding_keys(arm, read_recipe("ablation", told), base))
+
+
+def test_a_collapse_control_that_is_off_decides_nothing_and_one_that_is_on_all_that_it_says() -> None:
+    base, arm = read_recipe("ablation"), find_arm(SELF_PLAY)
+    told = [["collapse.window=9"], ["collapse.enabled=true"], ["collapse.enabled=true", "collapse.window=9"]]
+    off, on, other = (deciding_keys(arm, read_recipe("ablation", pairs), base) for pairs in told)
+    assert digest_of(off) == digest_of(deciding_keys(arm, base, base))
+    assert not [key for key in off if key.startswith("collapse")]
+    assert len({digest_of(one) for one in (off, on, other)}) == 3
+
+
+def test_arms_that_ask_for_no_control_have_none_under_a_base_that_asks_for_it(tmp_path: Path) -> None:
+    work = plan_work(an_order(tmp_path, *(arm.name for arm in ARMS), pairs=("collapse.enabled=true",)))
+    without = {job.arm.name for job in work.jobs if not job.recipe.collapse.enabled}
+    assert without >= {"published", "no-corpus", "procedural", "author-live", "fixed-all"}
 
 
 def test_a_pool_counts_by_its_making_before_it_is_there() -> None:
@@ -297,7 +320,8 @@ def test_the_table_pairs_arms_leaves_out_what_was_seen_and_chooses_on_other_inst
     text = markdown(table)
     assert "| fixed-256 (best fixed):" in text
     assert (
-        "| fixed-64 | 0.88 -> 0.81 | 0.10 -> 0.10 | 0.50 -> 0.50 | 0.04 -> 0.18 | 0.20 -> 0.20 | 0.30 -> 0.30 | x 1.50 |" in text
+        "| fixed-64 | 0.88 -> 0.81 | 0.10 -> 0.10 | 0.50 -> 0.50 | 0.04 -> 0.18 | 0.20 -> 0.20 | 0.30 -> 0.30 | x 1.50 |  |"
+        in text
     )
     assert "51.4 (-6.9): fixed pool + GRPO" in text
     assert f"{len(seen) - sum(seen)} instances" in text
@@ -349,6 +373,25 @@ def test_curves_of_an_arm_without_seeds_in_common_are_drawn_too(tmp_path: Path) 
     short = a_result("frozen", 1, curve=[CurvePoint(step=6, win_rate=0.4)], generations=[])
     draw([a_result("frozen", 0), short], tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 10_000
+
+
+def test_diversity_without_corpus_and_under_the_control_is_drawn_in_a_row_of_its_own(tmp_path: Path) -> None:
+    from matplotlib.image import imread
+
+    default = a_result(SELF_PLAY, 0)
+    fallen = a_result("no-corpus", 0)
+    back = a_result(
+        "no-corpus-control",
+        0,
+        generations=[msgspec.structs.replace(one, reacted=one.generation > 8) for one in fallen.generations],
+    )
+    heights = []
+    for results in ([default], [default, fallen, back]):
+        draw(results, tmp_path / "curves.png")
+        heights.append(imread(tmp_path / "curves.png").shape[0])
+    assert heights[1] == pytest.approx(1.5 * heights[0], abs=2)
+    text = markdown(make_table([a_result(BASE, 0), default, fallen, back]))
+    assert [line.split("|")[-2].strip() for line in text.splitlines() if "x 1.50" in line] == ["", "", "25%"]
 
 
 def test_a_damaged_result_is_named(tmp_path: Path) -> None:
