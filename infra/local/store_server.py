@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 THREADS = 6  # statements that run at once
+# Who asks again just as an idle connection is closed meets a reset; uvicorn closes after 5 s, a pause of any busy machine.
+KEEP_ALIVE_S = 75
 LARGEST_BODY_BYTES = 512 * 1024 * 1024
 # Of the request's URL, these are no settings.
 TRANSPORT = frozenset(
@@ -164,7 +166,13 @@ def main(argv: Sequence[str]) -> int:
     import uvicorn
 
     config = uvicorn.Config(
-        make_app(service), host=LOOPBACK, port=arguments.port, log_level="warning", access_log=False, timeout_graceful_shutdown=5
+        make_app(service),
+        host=LOOPBACK,
+        port=arguments.port,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=5,
+        timeout_keep_alive=KEEP_ALIVE_S,
     )
     try:
         uvicorn.Server(config).run()
