@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--samplers",
         default="transformers",
-        help="the real samplers that keep the samplers' contract, by comma; vllm and openai need vLLM (`make test-vllm`)",
+        help="the real samplers that keep the samplers' contract, by comma: transformers, vllm (`make test-vllm`)",
     )
 
 
