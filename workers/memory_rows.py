@@ -311,7 +311,11 @@ def _policy(record: PolicyPublished) -> list[TableRow]:
 
 
 def _evaluation(record: EvalFinished) -> list[TableRow]:
-    return [("evaluations", {**_named(record), "won": sum(record.won), "formed": sum(record.formed)})]
+    returns = _unpacked("f", record.returns)
+    mean = sum(returns) / max(1, len(returns))
+    return [
+        ("evaluations", {**_named(record, "returns"), "won": sum(record.won), "formed": sum(record.formed), "mean_return": mean})
+    ]
 
 
 def _dead_letter(record: DeadLetter) -> list[TableRow]:

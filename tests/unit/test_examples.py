@@ -118,3 +118,14 @@ def test_importing_the_examples_registers_nothing_and_gymnasiums_module_syntax_d
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "12"
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=IDS)
+@pytest.mark.parametrize("turns", [1, 3, 6])
+def test_a_game_of_few_turns_begins_too(example: Example, turns: int) -> None:
+    contract = type(gymnasium.make(example.gym_id).unwrapped.contract)(max_turns=turns)
+    for seed in range(5):
+        first, info = contract.reset(seed=seed)
+        assert first
+        assert info == {}
+        assert contract.solution()

@@ -17,12 +17,13 @@ class RobotWalkEnv:
     def reset(self, seed=None):
         rng = random.Random(seed)
         cells = [(x, y) for x in range(self.SIZE) for y in range(self.SIZE)]
+        longest = max(1, min(self.max_turns, 14))
         while True:
             self.walls = set(rng.sample(cells, 9))
             self.place, self.goal = rng.sample([cell for cell in cells if cell not in self.walls], 2)
             self.heading = rng.randrange(4)
             self.way = self.search()
-            if self.way is not None and 6 <= len(self.way) <= min(self.max_turns, 14):
+            if self.way is not None and min(6, longest) <= len(self.way) <= longest:
                 break
         self.left = len(self.way)
         self.over = False

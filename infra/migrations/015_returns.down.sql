@@ -1,0 +1,1 @@
+ALTER TABLE evaluations DROP COLUMN IF EXISTS mean_return;
