@@ -25,6 +25,7 @@ from tests.tinyrun import TinyRun, make_tiny_run
 LONG_RUNS = (  # whole runs and trainings, which take all cores: one after another, beside all other tests
     "test_kill_each_kind",
     "test_end_to_end",
+    "test_ablation_run",  # of the same run as the two before it
     "test_one_by_one",
     "test_smollm2",
     "test_outages",
