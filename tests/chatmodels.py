@@ -86,7 +86,7 @@ def write_model(folder: Path, name: str, extra: Sequence[str] = ()) -> Path:
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in plain])
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
-    config: dict[str, object] = {"eos_token": {"content": eos}}
+    config: dict[str, object] = {"eos_token": {"__type": "AddedToken", "content": eos}}
     if bos:
         config["bos_token"] = bos
     if name == "smol":

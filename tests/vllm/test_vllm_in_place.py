@@ -79,6 +79,15 @@ def test_the_cache_of_old_weights_would_have_been_seen(policies: list[Policy], s
     assert worst(policies[1], request, sampler.sample([request])[0]) <= 1e-4
 
 
+def test_seeded_requests_with_prompts_longer_than_a_pass_are_answered(policies: list[Policy], sampler: VllmSampler) -> None:
+    sampler.load(policies[0].published, policies[0].folder)
+    requests = [ask([*([5 + number] * 3000), *LONG], seed=number) for number in range(3)]
+    results = sampler.sample(requests)
+    assert [len(result.tokens) for result in results] == [SETTINGS.max_tokens] * 3
+    assert sampler.sample(requests[1:2])[0].tokens == results[1].tokens
+    assert max(worst(policies[0], request, result) for request, result in zip(requests, results, strict=True)) <= 1e-4
+
+
 def test_an_episode_goes_on_with_the_policy_that_is_loaded_between_its_turns(
     policies: list[Policy], sampler: VllmSampler
 ) -> None:

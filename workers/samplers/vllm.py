@@ -34,6 +34,7 @@ CPU_ENVIRONMENT = {
 }
 RELOAD = "workers.samplers.vllm_reload.PolicyReload"
 CPU_KV_BYTES = 2 * 1024**3
+CPU_PASS_TOKENS = 4096  # of one forward pass on a CPU, at least
 
 
 class VllmSampler:
@@ -137,12 +138,17 @@ class VllmSampler:
         on_cpu = importlib.import_module("vllm.platforms").current_platform.is_cpu()
         if on_cpu:
             torch.set_num_threads(self._threads)
+        context = _context(folder, self._context_tokens)
+        # Of a prompt in pieces vLLM 0.32 takes back a seeded request's draws; a CPU's generator can't, and the engine dies of it.
+        whole: dict[str, Any] = {"enable_chunked_prefill": False} if on_cpu else {}
+        if whole and context is not None:
+            whole["max_num_batched_tokens"] = max(context, CPU_PASS_TOKENS)
         try:
             return vllm.LLM(
                 model=str(folder),
                 skip_tokenizer_init=True,  # tokens in, tokens out
                 dtype=self._dtype,
-                max_model_len=_context(folder, self._context_tokens),
+                max_model_len=context,
                 logprobs_mode="processed_logprobs",
                 enable_prefix_caching=True,
                 kv_cache_memory_bytes=self._kv_bytes or (CPU_KV_BYTES if on_cpu else None),
@@ -150,6 +156,7 @@ class VllmSampler:
                 generation_config="vllm",  # not the folder's own sampling defaults
                 trust_remote_code=False,
                 disable_log_stats=True,
+                **whole,
             )
         except (OSError, ValueError, RuntimeError, SafetensorError) as problem:
             first = str(problem).strip().splitlines() or [type(problem).__name__]
