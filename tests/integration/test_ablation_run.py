@@ -164,11 +164,11 @@ def test_ctrl_c_ends_the_children_and_writes_nothing_half(tmp_path: Path) -> Non
 
 def children_of(home: Path) -> list[str]:
     """Command lines of living children that play for the ablation in `home`."""
-    found = []
+    found, theirs = [], str(home / "work" / "evaluations")
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             told = file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if f"{home}/work/evaluations" in told:
+            if theirs in told:
                 found.append(told)
     return found
 
