@@ -1,8 +1,9 @@
 """Files and folders that stand on the disk whole or not at all: written as a draft, flushed, renamed into their place.
 
-In: bytes, or a folder that the caller fills. Out: the same under its last name, durable when the call returns; after a crash
-either what stood there before or the whole new one, and perhaps a draft, whose name begins with `.draft-`. Called by whatever
-keeps policies, checkpoints, claims and archives. Raises OSError; write_error makes of it what people are told.
+In: bytes, or a folder that the caller fills. Out: the same under its last name, durable when the call returns (`write_whole`
+only whole, for what can be made again); after a crash either what stood there before or the whole new one, and perhaps a draft,
+whose name begins with `.draft-`. Called by whatever keeps policies, checkpoints, claims and archives. Raises OSError; write_error
+makes of it what people are told.
 """
 
 from __future__ import annotations
@@ -56,6 +57,13 @@ def write_durably(file: Path, data: bytes) -> None:
         writing.write(data)
         writing.flush()
         os.fsync(writing.fileno())
+
+
+def write_whole(file: Path, data: bytes) -> None:
+    """Writes a file that readers see as it was or as it is now, never between. Flushes nothing: it can be made again."""
+    part = file.with_name(f"{file.name}.part")
+    part.write_bytes(data)
+    part.replace(file)
 
 
 def copy_durably(source: Path, target: Path) -> None:

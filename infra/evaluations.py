@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from infra.durable import write_whole
 from infra.report.interval import paired_difference
 from infra.suites import SuiteItem
 from schemas.errors import SettingsError
@@ -108,9 +109,7 @@ def _shares(names: Sequence[str], won: bytes) -> dict[str, float]:
 
 def write_evaluations(path: Path, found: Sequence[ModelEvaluation]) -> None:
     """Writes them as JSON, whole or not at all. Raises OSError."""
-    part = path.with_suffix(".part")
-    part.write_bytes(msgspec.json.format(msgspec.json.encode(list(found)), indent=1) + b"\n")
-    part.replace(path)
+    write_whole(path, msgspec.json.format(msgspec.json.encode(list(found)), indent=1) + b"\n")
 
 
 def read_evaluations(path: Path) -> list[ModelEvaluation]:

@@ -15,6 +15,7 @@ import msgspec
 
 from infra.ablation.arms import Arm
 from infra.corpus.pool import recipe_digest
+from infra.durable import write_whole
 from infra.evaluations import ModelEvaluation
 from infra.policystore import files_digest, policy_files
 from infra.runs import find_folder
@@ -130,9 +131,7 @@ def write_result(folder: Path, result: ArmResult) -> Path:
     """Writes the file, whole or not at all. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     file = result_file(folder, result.arm, result.seed)
-    part = file.with_suffix(".part")
-    part.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
-    part.replace(file)
+    write_whole(file, msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
     return file
 
 

@@ -13,6 +13,7 @@ from infra.ablation.arms import Pool, pool_folder
 from infra.cli.children import Child, run_children
 from infra.corpus import corpus_digest
 from infra.corpus.pool import SUFFIXES
+from infra.durable import write_whole
 from schemas.settings import Recipe
 
 if TYPE_CHECKING:
@@ -41,7 +42,5 @@ def make_pools(base: Recipe, wanted: Sequence[Pool], order: Order, say: Callable
             smaller = pool_folder(places, pool, base) / POOL_FILE
             if not smaller.exists():  # a run may have begun with it
                 smaller.parent.mkdir(parents=True, exist_ok=True)
-                part = smaller.with_suffix(".part")
-                part.write_bytes(b"".join(lines[: pool.count(base)]))
-                part.replace(smaller)
+                write_whole(smaller, b"".join(lines[: pool.count(base)]))
     return {pool: corpus_digest(pool_folder(places, pool, base), SUFFIXES) for pool in wanted}

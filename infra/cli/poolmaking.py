@@ -20,6 +20,7 @@ import msgspec
 
 from infra.ablation.arms import Maker
 from infra.corpus.pool import PoolLine
+from infra.durable import write_whole
 from schemas import ids
 from schemas.design import DesignRequested, MemoryLine
 from schemas.errors import SandboxError, SettingsError
@@ -123,9 +124,7 @@ def _gate(recipe: Recipe) -> Iterator[Judge]:
 def write_pool(folder: Path, lines: list[PoolLine]) -> None:
     """Writes the lines, whole or not at all. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{POOL_FILE}.part"
-    part.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
-    part.replace(folder / POOL_FILE)
+    write_whole(folder / POOL_FILE, b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
 
 def by_designer(recipe: Recipe, seed: int) -> Iterator[PoolLine]:

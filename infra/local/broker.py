@@ -136,7 +136,7 @@ class LocalBroker:
 
     def _launch(self, template: str | None, record: Path | None = None) -> None:
         _require_space(self.data_dir)
-        jars, runtime = ensure_jars(), java()
+        command = _java(record)
         config = self.data_dir / "server.properties"
         log_dir = self.data_dir / "log"
         if template is not None:
@@ -144,10 +144,10 @@ class LocalBroker:
                 string.Template(template).substitute(port=self.port, controller_port=self.controller_port, log_dir=log_dir)
             )
         if not (log_dir / "meta.properties").exists():
-            self._format(runtime, jars, config)
+            self._format([*command, "kafka.tools.StorageTool"], config)
         start = self.log.stat().st_size if self.log.exists() else 0
         self._process = OwnedProcess.start(
-            [*_java(runtime, jars, "kafka.Kafka", record), str(config)],
+            [*command, "kafka.Kafka", str(config)],
             self.log,
             cwd=self.data_dir,
             detached=self._detached,
@@ -156,11 +156,11 @@ class LocalBroker:
         with noted(self.data_dir / "broker.json", state):
             self._wait_ready(start)
 
-    def _format(self, runtime: Path, jars: Path, config: Path) -> None:
+    def _format(self, tool: list[str], config: Path) -> None:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A", 1)
         try:
             answer = subprocess.run(
-                [*_java(runtime, jars, "kafka.tools.StorageTool"), "format", "-t", cluster, "-c", str(config)],
+                [*tool, "format", "-t", cluster, "-c", str(config)],
                 capture_output=True,
                 text=True,
                 timeout=FORMAT_LIMIT_S,
@@ -228,7 +228,9 @@ def _require_space(data_dir: Path) -> None:
         )
 
 
-def _java(runtime: Path, jars: Path, main_class: str, record: Path | None = None) -> list[str]:
+def _java(record: Path | None) -> list[str]:
+    """The command line up to the class, with the start cache where there is one, or with the file that one is written to."""
+    jars = ensure_jars()
     cache = None if record else startcache.find(jars, JVM_OPTIONS)
     start = [f"-XX:AOTCacheOutput={record}"] if record else [f"-XX:AOTCache={cache}"] if cache else []
-    return [str(runtime), *start, *JVM_OPTIONS, "-cp", startcache.class_path(jars), main_class]
+    return [str(java()), *start, *JVM_OPTIONS, "-cp", startcache.class_path(jars)]

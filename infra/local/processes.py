@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from infra.durable import write_whole
+
 LAUNCHER = Path(__file__).with_name("launch.py")
 POLL_S = 0.02
 
@@ -101,21 +103,15 @@ def noted(file: Path, state: Mapping[str, object]) -> Iterator[None]:
     """Notes a process in `file` before it serves, whole or not at all: one that outlives its starter has to be found again from
     its first moment on. Where the body fails, the file holds again what it held."""
     former = file.read_bytes() if file.exists() else None
-    _write_whole(file, json.dumps(state).encode())
+    write_whole(file, json.dumps(state).encode())
     try:
         yield
     except BaseException:
         if former is None:
             file.unlink(missing_ok=True)
         else:
-            _write_whole(file, former)
+            write_whole(file, former)
         raise
-
-
-def _write_whole(file: Path, content: bytes) -> None:
-    part = file.with_suffix(".part")
-    part.write_bytes(content)
-    part.replace(file)
 
 
 def born_at(pid: int) -> str:

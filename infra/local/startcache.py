@@ -1,9 +1,9 @@
 """Apache Kafka's classes as Java loaded and linked them once, kept in a file: an ahead-of-time cache (JEP 483, 514).
 
 In: the jars and the Java machine's options. Out: the file to start with, which takes two seconds where reading a hundred jars
-takes four. The file is no artifact of anybody's but made here by `make install`,
-so that no lock can name it: its own digest stands in its name and is checked at each start. Without it, or with one that the Java
-machine refuses, the broker starts as before. Called by infra/local/broker.py.
+takes four. The file is no artifact of anybody's but made here by `make install`, so that no lock can name it: its own digest
+stands in its name and is checked at each start. Without it, or with one that the Java machine refuses, the broker starts as
+before. Called by infra/local/broker.py.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from infra.durable import write_whole
 from schemas.errors import SettingsError
 
 WORD = re.compile(r"[A-Za-z]*[a-z][A-Za-z]+|\b[a-z]\b")
@@ -38,9 +39,7 @@ def digests(observations: Iterable[str]) -> list[str]:
 
 def write_digests(path: Path, found: Iterable[str]) -> None:
     """Writes digests as a JSON list, whole or not at all. Raises OSError."""
-    part = path.with_suffix(".part")
-    part.write_bytes(msgspec.json.encode(list(found)))
-    part.replace(path)
+    write_whole(path, msgspec.json.encode(list(found)))
 
 
 def read_digests(path: Path) -> list[str]:

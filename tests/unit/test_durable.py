@@ -1,4 +1,4 @@
-"""A draft folder: in its place whole or not at all, never over what somebody else put there."""
+"""Drafts: in their place whole or not at all, never over what somebody else put there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.durable import copy_durably, draft_folder, write_durably, write_error
+from infra.durable import copy_durably, draft_folder, write_durably, write_error, write_whole
 from schemas.errors import DiskFullError, PolicyError
 
 
@@ -53,6 +53,21 @@ def test_a_folder_in_the_way_goes_only_where_that_is_asked_for(tmp_path: Path) -
             draft.keep(old, replace=True)
     assert names(old) == ["2"]
     assert oct(old.stat().st_mode & 0o777) == "0o755"
+
+
+def test_a_file_is_replaced_whole_or_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "state.json"
+    write_whole(file, b"1")
+    write_whole(file, b"22")
+    assert (names(tmp_path), file.read_bytes()) == (["state.json"], b"22")
+
+    def full(_file: Path, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="space"):
+        write_whole(file, b"333")
+    assert file.read_bytes() == b"22"
 
 
 @pytest.mark.parametrize(
