@@ -28,6 +28,8 @@ CASES: dict[str, dict[str, Any]] = {
     "stage 3": {"zero_stage": 3},
     "adapters at stage 2": {"zero_stage": 2, "lora_rank": 4},
     "divergence, two minibatches": {"kl_beta": 0.5, "minibatches": 2, "zero_stage": 1},
+    "bfloat16 at stage 3": {"dtype": "bfloat16", "zero_stage": 3},
+    "bfloat16, adapters at stage 2": {"dtype": "bfloat16", "zero_stage": 2, "lora_rank": 4},
 }
 STEPS = [(0, 9), (1, 9), (2, 1)]  # seed and samples of each batch; of one sample the second process has none
 TEAM = """
@@ -125,12 +127,13 @@ def test_two_processes_take_the_steps_of_one(name: str, told: dict[str, Any], fo
     engine = TrainEngine(folder, settings(**CASES[name]), 0, folder)
     outcomes = [engine.train(batch(seed, count), TABLE) for seed, count in STEPS]
     expected = [[one.loss, one.grad_norm, one.roles[AGENT].tokens, one.roles[AGENT].entropy] for one in outcomes]
+    rounded = engine.settings.dtype == "bfloat16"
     for found, wanted in zip(told[name]["steps"], expected, strict=True):
-        assert found == pytest.approx(wanted, rel=2e-4, abs=2e-6)
+        assert found == pytest.approx(wanted, rel=2e-2 if rounded else 2e-4, abs=2e-6)
     weights = load_file(place / f"{name}.weights.safetensors")
     assert weights.keys() == engine.weights().keys()
-    assert are_close(weights, engine.weights(), engine.settings.learning_rate)
-    assert told[name]["canary"] == pytest.approx(engine.canary([1, 2, 3]), abs=1e-4)
+    assert are_close(weights, engine.weights(), engine.settings.learning_rate, 0.5 if rounded else 0.05)
+    assert told[name]["canary"] == pytest.approx(engine.canary([1, 2, 3]), abs=1e-2 if rounded else 1e-4)
 
 
 def test_the_losses_are_the_same_at_every_stage_and_number_of_processes(told: dict[str, Any]) -> None:
@@ -233,8 +236,11 @@ def final_weights(log: Log) -> dict[str, torch.Tensor]:
     return found
 
 
-def are_close(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor], learning_rate: float) -> bool:
-    """Whether steps of Adam were the same but for rounding, which can turn a step where the gradient is next to nothing."""
+def are_close(
+    left: dict[str, torch.Tensor], right: dict[str, torch.Tensor], learning_rate: float, share: float = 0.05
+) -> bool:
+    """Whether steps of Adam were the same but for rounding, which can turn a step where the gradient is next to nothing: all but
+    a hundredth of the weights within `share` of a step."""
     assert left.keys() == right.keys()
-    gaps = torch.cat([(left[name] - right[name]).abs().reshape(-1) for name in left]).sort().values
-    return bool(gaps[int(0.99 * len(gaps))] < 0.05 * learning_rate)
+    gaps = torch.cat([(left[name].float() - right[name].float()).abs().reshape(-1) for name in left]).sort().values
+    return bool(gaps[int(0.99 * len(gaps))] < share * learning_rate)
