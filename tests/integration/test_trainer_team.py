@@ -236,9 +236,7 @@ def final_weights(log: Log) -> dict[str, torch.Tensor]:
     return found
 
 
-def are_close(
-    left: dict[str, torch.Tensor], right: dict[str, torch.Tensor], learning_rate: float, share: float = 0.05
-) -> bool:
+def are_close(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor], learning_rate: float, share: float = 0.05) -> bool:
     """Whether steps of Adam were the same but for rounding, which can turn a step where the gradient is next to nothing: all but
     a hundredth of the weights within `share` of a step."""
     assert left.keys() == right.keys()
