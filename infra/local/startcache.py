@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import platform
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from infra.local.jars import LOCK_FILE
 from schemas.errors import BrokerError
 
 SUFFIX = ".aot"
+UNUSED_S = 30 * 24 * 3600  # of other jars or options: another checkout's, or what an older one has left
 
 
 def class_path(jars: Path) -> str:
@@ -30,12 +33,15 @@ def find(jars: Path, options: Sequence[str]) -> Path | None:
     """The whole cache that was made for these jars and options with this runtime; None where there is none."""
     for candidate in sorted(jars.parent.glob(f"{_inputs(jars, options)}-*{SUFFIX}")):
         if candidate.stem.rpartition("-")[2] == _digest(candidate):
+            with contextlib.suppress(OSError):  # another user's
+                os.utime(candidate)
             return candidate
     return None
 
 
 def make(jars: Path, options: Sequence[str], record: Callable[[Path], object]) -> Path:
-    """Lets `record` write a cache to the path it is given, and keeps it in place of what stood there; the file.
+    """Lets `record` write a cache to the path it is given, and keeps it in place of what stood there and of what nobody has
+    used for UNUSED_S; the file.
 
     Raises BrokerError where `record` wrote none.
     """
@@ -44,11 +50,12 @@ def make(jars: Path, options: Sequence[str], record: Callable[[Path], object]) -
         record(fresh)
         if not fresh.exists():
             raise BrokerError("Java wrote no cache of the broker's classes", "See that the disk has room, and install again")
-        former = list(jars.parent.glob(f"{_inputs(jars, options)}-*{SUFFIX}"))
+        former = list(jars.parent.glob(f"*{SUFFIX}"))
         kept = fresh.rename(jars.parent / f"{_inputs(jars, options)}-{_digest(fresh)}{SUFFIX}")
     for old in former:
-        if old != kept:
-            with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
+            own = old.name.startswith(f"{_inputs(jars, options)}-")
+            if old != kept and (own or time.time() - old.stat().st_mtime > UNUSED_S):
                 old.unlink()
     return kept
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,15 @@ def test_a_cache_that_was_changed_is_not_used_and_goes_when_another_is_made(jars
     assert [path.name for path in sorted(jars.parent.iterdir())] == [jars.name, fresh.name]
     assert make(jars, b"other classes") == fresh
     assert startcache.find(jars, OPTIONS) == fresh
+
+
+def test_other_caches_stay_while_they_are_used(jars: Path) -> None:
+    unused, used = make(jars, b"one", ("-Xmx2m",)), make(jars, b"two", ("-Xmx3m",))
+    for other in (unused, used):
+        os.utime(other, (0, time.time() - startcache.UNUSED_S - 60))
+    assert startcache.find(jars, ("-Xmx3m",)) == used
+    made = make(jars, b"classes")
+    assert {path.name for path in jars.parent.iterdir()} == {jars.name, used.name, made.name}
 
 
 def test_one_that_was_not_written_is_said_and_leaves_what_there_was(jars: Path) -> None:
