@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 
 import pytest
 
 from workers.gate import judge
 from workers.sandbox import open_sandbox
+from workers.sandbox.base import SessionEnd, is_infrastructure
 from workers.sandbox.engine import NsjailSandbox
 from workers.sandbox.processor import one_processor
 
@@ -71,6 +74,32 @@ def test_cpu_of_a_ready_jail_counts_once_it_is_taken() -> None:
 
     assert untaken_s > 0 or sandbox.level != "full"  # without cgroups a jail tells at its end only
     assert taken_s >= untaken_s
+
+
+@pytest.mark.parametrize("noticed", [True, False], ids=["long dead", "just killed"])
+def test_ready_jail_that_was_killed_ends_its_session_as_infrastructure_and_gives_its_slot_back(
+    noticed: bool,
+) -> None:
+    sandbox = opened({0: 1})
+    try:
+        sandbox.fill()
+        (spare,) = sandbox._spares[0]
+        spare.status(0)  # it has started
+        os.kill(spare.pid, signal.SIGKILL)
+        end_s = time.monotonic() + 10
+        while noticed and spare.slot.group and spare.slot.group.processes() and time.monotonic() < end_s:
+            time.sleep(0.01)
+        with pytest.raises(SessionEnd) as end:
+            sandbox.open(SOURCE, max_turns=25)
+        assert is_infrastructure(end.value.reason)
+        assert spare not in sandbox._live
+        with sandbox.open(SOURCE, max_turns=25) as session:
+            session.reset(1)
+        slots = {jail.slot.number for jail in sandbox._live}
+        assert spare.slot.number in slots, "the next jail has its slot"
+        assert len(slots) == len(sandbox._live)
+    finally:
+        sandbox.close()
 
 
 def processors_of(sandbox: NsjailSandbox) -> list[set[int]]:

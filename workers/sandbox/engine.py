@@ -3,8 +3,8 @@
 pool: a fresh jail for each session, from a few kept ready. zygote: one jail for each source (and hash seed), a child for each
 session; idle zygotes beyond `slots` are ended, least recently used first. fresh: as pool, but started when asked for. A witness
 always has a jail of its own. All modes start jails and children in exactly the same way, so code can't tell them apart. In each
-mode jails can be kept ready before their source is known (`ready`); they start beside the work, so their time is hidden, and
-their CPU counts for whoever takes them.
+mode jails can be kept ready before their source is known (`ready`). One that was taken is replaced once the first request has its
+answer, or its session has ended: beside the work, so that nobody waits for it; the CPU counts for whoever takes the new one.
 Who calls: the gate, rollout workers, audits. Safe for a few threads.
 """
 
@@ -59,13 +59,10 @@ class NsjailSandbox:
             jail.busy += 1
         try:
             return self._begin(jail, max_turns, limits)
-        except SessionEnd:
+        except BaseException as error:
+            if jail.stopped or not isinstance(error, SessionEnd):
+                self._drop(jail)
             raise
-        except BaseException:
-            self._drop(jail)
-            raise
-        finally:
-            self.fill()  # when the child lives: who waits for it waits for no other jail's start
 
     def witness(self, source: str, seeds: Sequence[int]) -> list[list[str]]:
         """See base.Sandbox. `solution` gets its own object for each seed."""
@@ -77,7 +74,6 @@ class NsjailSandbox:
                 return [session.solve(seed) for seed in seeds]
         finally:
             self._drop(jail)
-            self.fill()
 
     def cpu_s(self) -> float:
         """See base.Sandbox."""
@@ -141,12 +137,17 @@ class NsjailSandbox:
             raise SandboxError("the sandbox is closed")
         spares = self._spares.get(hash_seed) if limits.memory_bytes == DEFAULT_LIMITS.memory_bytes else None
         jail = spares.popleft() if spares else self._start(hash_seed, limits)
-        jail.load(source)
+        try:
+            jail.load(source)
+        except SessionEnd:
+            self._drop(jail)
+            self.fill()
+            raise
         return jail
 
     def _begin(self, jail: Jail, max_turns: int, limits: Limits) -> EpisodeSession:
         """A session. The jail is no child of the thread that begins it: once it lives, it goes where the thread may go."""
-        session = EpisodeSession(jail, max_turns, limits, self._after)
+        session = EpisodeSession(jail, max_turns, limits, self._after, self.fill)
         processors = os.sched_getaffinity(0)
         if processors != jail.processors:
             jail.keep_to(processors)
@@ -180,6 +181,7 @@ class NsjailSandbox:
             listed = any(known is jail for known in self._zygotes.values())
             if jail.stopped or (not listed and not jail.busy):
                 self._drop(jail)
+            self.fill()
 
     def _drop(self, jail: Jail) -> None:
         """Ends a jail and keeps its slot for the next one."""

@@ -39,13 +39,22 @@ ReplyT = TypeVar("ReplyT", bound=frames.Reply)
 
 
 class EpisodeSession:
-    """See base.Session. `on_close(session, misbehaved)` tells the engine that the child is gone."""
+    """See base.Session. `on_close(session, misbehaved)` tells the engine that the child is gone, `on_first()` that the first
+    request was answered."""
 
-    def __init__(self, jail: Jail, max_turns: int, limits: Limits, on_close: Callable[[EpisodeSession, bool], None]) -> None:
+    def __init__(
+        self,
+        jail: Jail,
+        max_turns: int,
+        limits: Limits,
+        on_close: Callable[[EpisodeSession, bool], None],
+        on_first: Callable[[], None],
+    ) -> None:
         self.jail = jail
         self.first_info_empty = True
         self._limits = limits
         self._on_close = on_close
+        self._on_first: Callable[[], None] | None = on_first
         self._closed = False
         self._ended: SessionEnd | None = None
         self._steps = 0
@@ -144,7 +153,11 @@ class EpisodeSession:
             raise self._end(EndReason.TIMEOUT, f"{operation}: the jail does not read") from None
         except frames.ClosedError:
             raise self._finish(self._post_mortem()) from None
-        return self._expect(identity, limit_s, kind, operation)
+        reply = self._expect(identity, limit_s, kind, operation)
+        if self._on_first is not None:
+            told, self._on_first = self._on_first, None
+            told()
+        return reply
 
     def _expect(self, identity: int, limit_s: float, kind: type[ReplyT], what: str) -> ReplyT:
         try:
