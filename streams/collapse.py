@@ -163,10 +163,12 @@ class CollapseControl:
             if generation <= newest
             for design in closing.designs
         }
+        probes = [probe for generation, closing in self._closings.items() if generation <= newest for probe in closing.probes]
+        evicted = {probe.env_id for probe in probes if probe.evicted}
         shown: dict[tuple[str, str], MemoryLine] = {}
         for member in blocked:
             design = designs.get(member.env_id)
-            if design is not None and not design.evicted:
+            if design is not None and not design.evicted and member.env_id not in evicted:
                 shown[member.skill, clusters.first_of(member.env_id)] = _negative(member, design)
         found: dict[str, list[MemoryLine]] = {}
         for skill, first in largest:  # of each skill the largest first

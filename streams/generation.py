@@ -88,7 +88,7 @@ def close_generation(
 
 def _member_design(recipe: Recipe, member: Member, window: Window, averages: Mapping[str, Averages]) -> ScoredDesign:
     returns = [play.episode_return for play in window.plain]
-    regret, earlier = window.regret, window.earlier_regret
+    regret, earlier = (window.regret, window.earlier_regret) if member.hint.strip() else (Regret(), Regret())
     uncredited = bool(recipe.rollout.earlier_plays) and not hint_helps(earlier, recipe.design.regret_bound)
     credited = Regret(min(0.0, regret.mean), regret.error, regret.pairs) if uncredited else regret
     reward = _reward(recipe, member, returns, credited, averages)
@@ -133,7 +133,7 @@ def _reward(recipe: Recipe, member: Member, returns: Sequence[float], regret: Re
         potential=learning_potential(averages.get(member.skill), w),
         clip_w=recipe.algorithm == "mended",
     )
-    return reward * (1.0 - recipe.design.identical_penalty) if member.identical else reward
+    return reward - abs(reward) * recipe.design.identical_penalty if member.identical else reward
 
 
 def _rejected_design(recipe: Recipe, rejected: RejectedDesign) -> ScoredDesign:
@@ -184,7 +184,7 @@ def _probed(recipe: Recipe, probe: Probe, scored: EnvScored, averages: Mapping[s
     plays = {arm.arm: arm.plays for arm in scored.arms}
     plain, hinted = plays.get(PROBE_PLAIN, []), plays.get(PROBE_HINTED, [])
     returns = [play.episode_return for play in plain]
-    regret = Regret(scored.regret, scored.regret_se, scored.pairs)
+    regret = Regret(scored.regret, scored.regret_se, scored.pairs) if probe.member.hint.strip() else Regret()
     return ProbedEnvironment(
         env_id=probe.member.env_id,
         generation=probe.generation,
@@ -211,6 +211,7 @@ def _summary(
     probes: list[ProbedEnvironment],
 ) -> GenerationClosed:
     valid = [design for design in designs if design.valid]
+    known = [design for design in valid if not design.evicted]  # of the others nothing was measured, or nothing that counts
     return GenerationClosed(
         run_id=run_id,
         event_id=ids.event_id("generation-closed", run_id, slots.generation),
@@ -222,11 +223,11 @@ def _summary(
         rejected_by_rule=slots.rejected_by_rule,
         missing=len(slots.missing),
         duplicates=len(slots.duplicates),
-        win_rate=mean([design.win_rate for design in valid]),
-        hint_win_rate=mean([design.hint_win_rate for design in valid]),
-        regret=mean([design.regret for design in valid]),
-        regret_se=math.sqrt(math.fsum(design.regret_se**2 for design in valid)) / max(1, len(valid)),
-        designer_reward=mean([design.reward for design in valid]),
+        win_rate=mean([design.win_rate for design in known]),
+        hint_win_rate=mean([design.hint_win_rate for design in known]),
+        regret=mean([design.regret for design in known]),
+        regret_se=math.sqrt(math.fsum(design.regret_se**2 for design in known)) / max(1, len(known)),
+        designer_reward=mean([design.reward for design in known]),
         repeats=repeat_share([member.repeated for member in slots.members]),
         vendi=vendi_share([member.source for member in slots.members]),
         lost=sum(scored.lost for window in windows.values() for scored in window.scores),

@@ -67,7 +67,7 @@ class Team:
         try:
             self._start(port, log_dir)
             self._await_members(store)
-            self.line = join(0, settings.processes, port, settings.rank_deadline_s, store)
+            self.line = self._join(port, store)
         except BaseException:
             self.end(politely=False)
             raise
@@ -94,6 +94,16 @@ class Team:
                     f"trainer rank {late} did not start within {START_S:.0f} s", f"Its log is {self._members[late].log}"
                 )
             time.sleep(0.05)
+
+    def _join(self, port: int, store: TCPStore) -> Orders:
+        try:
+            return join(0, self.settings.processes, port, self.settings.rank_deadline_s, store)
+        except RuntimeError as problem:  # all that torch raises where the group does not come together
+            self.check()
+            first = str(problem).splitlines()[0]
+            raise TrainingError(
+                f"a process of the trainer did not join ({first})", "See their logs, and start again"
+            ) from problem
 
     def check(self) -> None:
         """Raises TrainingError where a member has ended: of several a killed one, for others end by its silence."""
@@ -199,8 +209,13 @@ def join(rank: int, world: int, port: int, deadline_s: float, store: TCPStore | 
     if torch.cuda.is_available():
         torch.cuda.set_device(rank % torch.cuda.device_count())
     distributed.init_process_group(
-        backend, store=PrefixStore("group", store), rank=rank, world_size=world, timeout=timedelta(seconds=deadline_s)
+        backend,
+        store=PrefixStore("group", store),
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=min(deadline_s, START_S)),
     )
+    distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=deadline_s))  # from here on the limit of each order
     return Orders(store)
 
 

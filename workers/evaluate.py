@@ -182,7 +182,7 @@ def _record(
     kind = "sampled, with hint" if hinted else "sampled"
     return EvalFinished(
         run_id=run_id,
-        event_id=ids.event_id("eval", run_id, suite, sampler.policy_version, sampler.policy_digest, kind),
+        event_id=ids.event_id("eval", run_id, suite, sampler.policy_version, sampler.policy_digest, kind, len(won)),
         created_at=time.time(),
         suite=suite,
         policy_version=sampler.policy_version,

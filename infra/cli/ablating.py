@@ -17,9 +17,19 @@ import msgspec
 from infra.ablation.arms import BASE, Arm, find_arm, overrides_of
 from infra.ablation.budget import Budget, plan_budget, require_equal
 from infra.ablation.collect import collect, read_openings
-from infra.ablation.results import ArmResult, CurvePoint, changes, deciding_keys, digest_of, stands, write_result
+from infra.ablation.results import (
+    ArmResult,
+    CurvePoint,
+    changes,
+    deciding_keys,
+    digest_of,
+    recipe_keys,
+    stands,
+    write_result,
+)  # fmt: skip
 from infra.cli import options
 from infra.cli.ablationmodels import CHOICE, Evaluator, against, mark_seen, require_pairing
+from infra.cli.ablationpools import make_pools, pools_place
 from infra.cli.children import AblationError, Child, run_children
 from infra.cli.rundir import NOTES, held, read_notes
 from infra.cli.runstore import run_store
@@ -112,7 +122,7 @@ def plan_work(order: Order) -> Work:
 
 
 def _job(order: Order, base: Recipe, arm: Arm, seed: int) -> Job:
-    over = overrides_of(arm, base, seed, order.folder / "pools")
+    over = overrides_of(arm, base, seed, pools_place(order.folder, base))
     pairs = (*order.pairs, *(f"{key}={msgspec.json.encode(value).decode()}" for key, value in over.items()))
     recipe = options.read_recipe(order.recipe, list(pairs))
     return Job(arm, seed, pairs, recipe, deciding_keys(arm, recipe, base))
@@ -120,12 +130,11 @@ def _job(order: Order, base: Recipe, arm: Arm, seed: int) -> Job:
 
 def do_work(work: Work, say: Say) -> None:
     """Does all that is left; each result is written as soon as it is there."""
-    from infra.cli.ablationpools import make_pools
-
     order = work.order
     order.folder.mkdir(parents=True, exist_ok=True)
     with held(order.folder):
-        evaluator = Evaluator(order.recipe, order.pairs, order.folder, order.limit_s, quick=order.quick, say=say)
+        digest = digest_of(recipe_keys(work.base))[:12]
+        evaluator = Evaluator(order.recipe, order.pairs, order.folder, order.limit_s, quick=order.quick, digest=digest, say=say)
         base = work.base_stands or _evaluate_base(work, evaluator)
         if not work.jobs:
             return
@@ -133,8 +142,8 @@ def do_work(work: Work, say: Say) -> None:
         for number, job in enumerate(work.jobs, start=1):
             say(f"{job.name} ({number} of {len(work.jobs)}): {job.arm.told}")
             result = _run_job(work, job, base, evaluator, say)
-            digest = pools.get(job.arm.pool, "") if job.arm.pool is not None else ""
-            file = write_result(order.results, msgspec.structs.replace(result, pool_digest=digest))
+            drawn = pools.get(job.arm.pool, "") if job.arm.pool is not None else ""
+            file = write_result(order.results, msgspec.structs.replace(result, pool_digest=drawn))
             say(f"{job.name}: {_told(result)}; written to {file}")
 
 
@@ -248,8 +257,6 @@ def run_folder(order: Order, job: Job) -> Path:
 
 def deciding_of(begun: Recipe, job: Job) -> dict[str, Any]:
     """The deciding keys of a run that was begun; digests of its files are looked at by `spade run --resume` itself."""
-    from infra.ablation.results import recipe_keys
-
     digests = {key: value for key, value in job.deciding.items() if key not in recipe_keys(job.recipe)}
     return {**recipe_keys(begun), **digests}
 

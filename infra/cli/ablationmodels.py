@@ -49,6 +49,7 @@ class Evaluator:
     folder: Path
     limit_s: float
     quick: bool
+    digest: str  # of the recipe's keys: what was evaluated under another recipe is not taken for this one's
     say: Callable[[str], None]
 
     def evaluate(self, name: str, models: Sequence[Path], base: Recipe) -> list[ModelEvaluation]:
@@ -81,10 +82,11 @@ class Evaluator:
         return set(read_digests(file))
 
     def _openings_file(self, suite: str, salt: str, seeds: int) -> Path:
-        return self.folder / "evaluations" / f"openings-{Path(suite).stem}-{salt}-{seeds}.json"
+        digest = suite_digest(load_suite(suite))[:12]
+        return self.folder / "evaluations" / f"openings-{Path(suite).stem}-{digest}-{salt}-{seeds}.json"
 
     def _file(self, name: str, plays: _Plays) -> Path:
-        return self.folder / "evaluations" / f"{name}-{Path(plays.suite).stem}-{plays.salt}-{plays.seeds}.json"
+        return self.folder / "evaluations" / f"{name}-{Path(plays.suite).stem}-{self.digest}-{plays.salt}-{plays.seeds}.json"
 
     def _is_there(self, name: str, plays: _Plays) -> bool:
         """Whether these models have been evaluated so on this suite, and what the instances show first is known."""

@@ -7,24 +7,35 @@ pool of one maker is the beginning of the largest, which alone is made. Raises A
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.ablation.arms import Pool, pool_folder
+from infra.ablation.results import digest_of, recipe_keys
 from infra.cli.children import Child, run_children
 from infra.corpus import corpus_digest
 from infra.corpus.pool import SUFFIXES
 from infra.durable import write_whole
+from infra.policystore import files_digest, policy_files
+from infra.runs import find_folder
 from schemas.settings import Recipe
 
 if TYPE_CHECKING:
     from infra.cli.ablating import Order
 
 
+def pools_place(folder: Path, base: Recipe) -> Path:
+    """Where the pools of a recipe and model stand below an ablation's folder: another one's are never taken for them."""
+    model = find_folder(base.model.path)
+    deciding = recipe_keys(base) | {"model.digest": files_digest(model, policy_files(model))}
+    return folder / "pools" / digest_of(deciding)[:12]
+
+
 def make_pools(base: Recipe, wanted: Sequence[Pool], order: Order, say: Callable[[str], None]) -> dict[Pool, str]:
     """Makes those that are not there; pool -> digest of its content."""
     from infra.cli.poolmaking import POOL_FILE
 
-    places = order.folder / "pools"
+    places = pools_place(order.folder, base)
     for maker in dict.fromkeys(pool.maker for pool in wanted):
         own = sorted({pool for pool in wanted if pool.maker == maker}, key=lambda pool: -pool.count(base))
         largest = pool_folder(places, own[0], base)

@@ -118,6 +118,7 @@ def remember(dsn: str, one: ModelEvaluation) -> None:
 
     migrate(dsn)
     sampling = "sampled, with hint" if one.arm != "plain" else "sampled"
+    deciding = (one.model_digest, one.suite_digest, one.salt, one.arm, str(one.instances))
     row = {
         "run_id": "model",
         "suite": one.suite,
@@ -129,7 +130,7 @@ def remember(dsn: str, one: ModelEvaluation) -> None:
         "win_rate": one.win_rate,
         "by_family": one.by_family,
         "sampling": f"{sampling}, {one.salt}" if one.salt else sampling,
-        "event_id": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{one.model_digest}/{one.suite_digest}/{one.salt}/{one.arm}")),
+        "event_id": str(uuid.uuid5(uuid.NAMESPACE_OID, "/".join(deciding))),
         "created_at": datetime.datetime.now(datetime.UTC),
     }
     with closing(connect(dsn)) as store:

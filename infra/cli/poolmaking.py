@@ -47,6 +47,7 @@ class PoolOrder:
 
 
 Judge = Callable[[PoolLine], "Verdict"]
+Lines = Iterator[PoolLine | None]  # None: a design that can't be read
 
 
 def make_pool(recipe: Recipe, order: PoolOrder, say: Callable[[str], None]) -> int:
@@ -67,17 +68,17 @@ def make_pool(recipe: Recipe, order: PoolOrder, say: Callable[[str], None]) -> i
 
 
 def admit(
-    candidates: Iterable[PoolLine], judge: Judge, order: PoolOrder, patience: int, say: Callable[[str], None]
+    candidates: Iterable[PoolLine | None], judge: Judge, order: PoolOrder, patience: int, say: Callable[[str], None]
 ) -> list[PoolLine]:
-    """The admitted candidates, each source once, up to the order's count. Raises SettingsError after `patience` refusals at the
-    beginning, or in a row."""
+    """The admitted candidates, each source once, up to the order's count; None is one that can't be read. Raises SettingsError
+    after `patience` refusals at the beginning, or in a row."""
     kept: list[PoolLine] = []
     seen: set[str] = set()
     judged, refused, told = 0, 0, time.monotonic()
     for line in candidates:
         if order.count and len(kept) == order.count:
             break
-        if line.source in seen:
+        if line is None or line.source in seen:
             refused += 1
         else:
             seen.add(line.source)
@@ -88,7 +89,8 @@ def admit(
                 kept.append(msgspec.structs.replace(line, id=f"{order.maker}-{len(kept):05d}"))
         if refused >= patience:
             raise SettingsError(
-                f"{refused} environments in a row were refused by the gate or written before, after {len(kept)} admitted ones",
+                f"{refused} designs in a row can't be read, were refused by the gate or written before, after {len(kept)} "
+                "admitted ones",
                 "Ask for fewer, or name another model",
             )
         if time.monotonic() - told > TELL_S:
@@ -127,12 +129,12 @@ def write_pool(folder: Path, lines: list[PoolLine]) -> None:
     write_whole(folder / POOL_FILE, b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
 
-def by_designer(recipe: Recipe, seed: int) -> Iterator[PoolLine]:
+def by_designer(recipe: Recipe, seed: int) -> Lines:
     """What the recipe's model writes for the recipe's documents, without memory: as the first generation's designs, for ever."""
     return _designed(recipe, f"pool-{seed}", seed, lambda _generation, _slot: [])
 
 
-def by_wide_designer(recipe: Recipe, seed: int) -> Iterator[PoolLine]:
+def by_wide_designer(recipe: Recipe, seed: int) -> Lines:
     """The same with memory lines of families and sizes as the warm start drew them: the widest that the base model writes."""
     return _designed(
         recipe, f"pool-wide-{seed}", seed, lambda generation, slot: draw_lines(Random(f"{seed}/{generation}/{slot}"))
@@ -160,7 +162,7 @@ def draw_lines(rng: Random) -> list[MemoryLine]:
     ]
 
 
-def _designed(recipe: Recipe, run_id: str, seed: int, remembered: Callable[[int, int], list[MemoryLine]]) -> Iterator[PoolLine]:
+def _designed(recipe: Recipe, run_id: str, seed: int, remembered: Callable[[int, int], list[MemoryLine]]) -> Lines:
     """Designs of version 0 for one generation after the other; `remembered`: the memory lines of a generation's slot."""
     from infra.corpus.pool import recipe_documents
     from infra.dialects import recipe_dialect
@@ -189,8 +191,8 @@ def _designed(recipe: Recipe, run_id: str, seed: int, remembered: Callable[[int,
             slots=fill_slots(run_id, seeded, documents, generation, 0, memory),
         )
         for proposed in write_designs(request, sampler, dialect):
-            if not proposed.parse_error:
-                yield PoolLine(source=proposed.source, hint=proposed.hint, skill=proposed.skill)
+            line = PoolLine(source=proposed.source, hint=proposed.hint, skill=proposed.skill)
+            yield None if proposed.parse_error else line
 
 
 def by_author(recipe: Recipe, seed: int) -> Iterator[PoolLine]:
@@ -201,6 +203,8 @@ def by_author(recipe: Recipe, seed: int) -> Iterator[PoolLine]:
 
     rng = Random(f"pool/author/{seed}")
     skills = [skill for skill in recipe.skills if families_of(skill)]
+    if not skills:
+        raise SettingsError(f"the nano author has no family for {', '.join(recipe.skills)}", "Name other skills in the recipe")
     while True:
         for skill in skills:
             family = rng.choice(families_of(skill))
@@ -229,7 +233,7 @@ def by_levels(recipe: Recipe, seed: int) -> Iterator[PoolLine]:
                 )
 
 
-MAKERS: Mapping[str, Callable[[Recipe, int], Iterator[PoolLine]]] = {
+MAKERS: Mapping[str, Callable[[Recipe, int], Lines]] = {
     "designer": by_designer,
     "wide": by_wide_designer,
     "author": by_author,

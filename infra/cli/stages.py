@@ -133,7 +133,7 @@ def child_environment(context: ProcessContext) -> dict[str, str]:
 def _toml(value: object) -> str:
     import json
 
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False)  # TOML knows no halves of characters
 
 
 def _worker(stage: WorkStage) -> Callable[[ProcessContext], None]:

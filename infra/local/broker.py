@@ -137,17 +137,18 @@ class LocalBroker:
     def _launch(self, template: str | None, record: Path | None = None) -> None:
         _require_space(self.data_dir)
         command = _java(record)
+        # Java reads the file as Latin-1 and Kafka splits folders at commas: names in it are relative to where it runs.
         config = self.data_dir / "server.properties"
         log_dir = self.data_dir / "log"
         if template is not None:
             config.write_text(
-                string.Template(template).substitute(port=self.port, controller_port=self.controller_port, log_dir=log_dir)
+                string.Template(template).substitute(port=self.port, controller_port=self.controller_port, log_dir=log_dir.name)
             )
         if not (log_dir / "meta.properties").exists():
             self._format([*command, "kafka.tools.StorageTool"], config)
         start = self.log.stat().st_size if self.log.exists() else 0
         self._process = OwnedProcess.start(
-            [*command, "kafka.Kafka", str(config)],
+            [*command, "kafka.Kafka", config.name],
             self.log,
             cwd=self.data_dir,
             detached=self._detached,
@@ -160,7 +161,8 @@ class LocalBroker:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A", 1)
         try:
             answer = subprocess.run(
-                [*tool, "format", "-t", cluster, "-c", str(config)],
+                [*tool, "format", "-t", cluster, "-c", config.name],
+                cwd=self.data_dir,
                 capture_output=True,
                 text=True,
                 timeout=FORMAT_LIMIT_S,

@@ -15,6 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from urllib.parse import quote
 
 from infra.local.ports import LOOPBACK, free_ports, require_free
 from infra.local.processes import OwnedProcess, last_lines, noted
@@ -63,7 +64,7 @@ class LocalStore:
     @property
     def dsn(self) -> str:
         """`clickhouse://spade@HOST:PORT/spade?password_file=...`; the token itself is only in the file."""
-        return f"clickhouse://spade@{LOOPBACK}:{self.port}/{DATABASE}?password_file={self.token_file}"
+        return f"clickhouse://spade@{LOOPBACK}:{self.port}/{DATABASE}?password_file={quote(str(self.token_file))}"
 
     @property
     def token_file(self) -> Path:

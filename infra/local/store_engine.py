@@ -70,6 +70,8 @@ class Engine:
     def __init__(self, path: Path) -> None:
         import chdb
 
+        if "?" in str(path):
+            raise EngineError(0, f"the engine can't keep data in {path}: it takes a question mark for the end of a path")
         path.mkdir(parents=True, exist_ok=True)
         self._owner = _own(path / ".owner")
         self._chdb = chdb

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from infra.sampling import processed_logprobs
@@ -247,6 +248,10 @@ def test_log_probabilities_that_are_no_numbers_never_pass_the_canary(policy: tup
     told = unpack_floats(published.canary.logprobs)
     check_canary(published, told, "float32")
     check_canary(published, [value + 0.01 for value in told], "bfloat16")
+    rounded = msgspec.structs.replace(published, canary=msgspec.structs.replace(published.canary, tolerance=1.0))
+    check_canary(rounded, [value + 0.01 for value in told], "float32")
+    with pytest.raises(CanaryError):  # the trainer's weights are rounded: the mean counts here too
+        check_canary(rounded, [value + 0.9 for value in told], "float32")
     for wrong in ([math.nan, *told[1:]], [value + 0.01 for value in told], [-math.inf, *told[1:]]):
         with pytest.raises(CanaryError):
             check_canary(published, wrong, "float32")

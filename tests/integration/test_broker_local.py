@@ -91,6 +91,21 @@ def test_a_second_broker_on_the_same_folder_is_refused(own_broker: LocalBroker) 
     assert found.address == own_broker.address
 
 
+def test_a_folder_may_have_any_name_and_all_that_is_kept_lies_in_it(tmp_path: Path) -> None:
+    home = tmp_path / "j\u00fcrgen, R&D \\ 50%"
+    local = LocalBroker.start(home)
+    try:
+        settings = BrokerSettings(address=local.address)
+        create_topics(settings)
+        local.kill()
+        local.restart()
+        check_broker(settings)
+    finally:
+        local.stop()
+    assert {path.name for path in tmp_path.iterdir()} == {home.name}
+    assert (home / "log" / "meta.properties").exists()
+
+
 def test_a_port_in_use_is_named_with_its_number(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

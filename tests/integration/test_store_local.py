@@ -12,14 +12,19 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import clickhouse_connect
+import lz4.frame  # type: ignore[import-untyped]  # ships no types
 import pytest
+import zstandard
 
 from infra.clickhouse import ClickHouseStore, StoreAwayError, connect, parse_dsn
 from infra.local.store import LocalStore
+from infra.local.store_wire import decompress
+from infra.migrate import migrate
 from schemas.errors import PortInUseError, SettingsError, StoreError
 
 pytestmark = pytest.mark.integration
@@ -56,6 +61,28 @@ def raw_client(store: LocalStore, **options: Any) -> Any:
     return clickhouse_connect.get_client(
         host="127.0.0.1", port=store.port, username="u", password=store.token_file.read_text(), database="spade", **options
     )
+
+
+@pytest.mark.parametrize("encoding", ["lz4", "zstd"])
+def test_a_body_of_several_frames_is_read_whole_and_one_that_is_cut_off_is_refused(encoding: str) -> None:
+    pack = lz4.frame.compress if encoding == "lz4" else zstandard.ZstdCompressor().compress
+    frames = [pack(bytes([number]) * 5000) for number in range(3)]
+    assert decompress(b"".join(frames), encoding) == b"".join(bytes([number]) * 5000 for number in range(3))
+    for cut in (b"".join(frames)[:-3], frames[0][:-1]):
+        with pytest.raises(ValueError, match=r"cut off|can't be decompressed"):
+            decompress(cut, encoding)
+
+
+def test_a_store_in_a_folder_of_any_name_is_found_by_its_dsn(tmp_path: Path) -> None:
+    local = LocalStore.start(tmp_path / "c++ R&D #1 50%20x")
+    try:
+        migrate(local.dsn)
+        with closing(connect(local.dsn)) as client:
+            assert client.query("SELECT 1 AS one") == [{"one": 1}]
+    finally:
+        local.stop()
+    with pytest.raises(StoreError, match="question mark"):
+        LocalStore.start(tmp_path / "a?b")
 
 
 @pytest.mark.parametrize("compression", [True, False, "lz4", "zstd", "gzip"])

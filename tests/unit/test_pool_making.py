@@ -11,7 +11,7 @@ import pytest
 
 from infra.ablation.arms import Pool
 from infra.cli.ablating import Order
-from infra.cli.ablationpools import make_pools
+from infra.cli.ablationpools import make_pools, pools_place
 from infra.cli.app import run_app
 from infra.cli.options import read_recipe
 from infra.cli.poolmaking import PROGRAMS_A_LEVEL, PoolOrder, admit, by_author, by_levels, draw_lines, write_pool
@@ -75,10 +75,17 @@ def test_admitted_environments_are_kept_once_in_their_order_up_to_the_count() ->
 
 
 def test_a_maker_that_only_repeats_or_is_only_refused_is_given_up() -> None:
-    with pytest.raises(SettingsError, match=r"10 environments in a row .* after 1 admitted"):
+    with pytest.raises(SettingsError, match=r"10 designs in a row .* after 1 admitted"):
         admit(itertools.repeat(PoolLine(source="a")), verdict, an_order(3), 10, lambda _: None)
-    with pytest.raises(SettingsError, match=r"10 environments in a row .* after 0 admitted"):
+    with pytest.raises(SettingsError, match=r"10 designs in a row .* after 0 admitted"):
         admit(itertools.repeat(PoolLine(source="refuse")), verdict, an_order(3), 10, lambda _: None)
+    with pytest.raises(SettingsError, match=r"10 designs in a row can't be read.* after 0 admitted"):
+        admit(itertools.repeat(None), verdict, an_order(3), 10, lambda _: None)
+
+
+def test_an_author_of_none_of_the_skills_says_so() -> None:
+    with pytest.raises(SettingsError, match="no family for Poetry"):
+        next(by_author(NANO.model_copy(update={"skills": ("Poetry",)}), 0))
 
 
 def test_a_pool_reads_back_as_fixed_and_as_procedural(tmp_path: Path) -> None:
@@ -92,12 +99,14 @@ def test_a_pool_reads_back_as_fixed_and_as_procedural(tmp_path: Path) -> None:
 def test_a_smaller_pool_is_cut_from_the_largest_which_alone_is_made(tmp_path: Path) -> None:
     base = read_recipe("ablation")
     lines = [PoolLine(id=f"designer-{number:05d}", source=f"s{number}") for number in range(256)]
-    write_pool(tmp_path / "pools" / "designer-256", lines)
+    places = pools_place(tmp_path, base)
+    write_pool(places / "designer-256", lines)
     order = Order("ablation", (), (), 1, tmp_path, tmp_path / "results", 60.0)
     small, large = Pool("designer", 64), Pool("designer", 256)
     digests = make_pools(base, [small, large], order, lambda line: pytest.fail(line))
-    assert [one.text for one in load_pool(tmp_path / "pools" / "designer-64")] == [line.source for line in lines[:64]]
+    assert [one.text for one in load_pool(places / "designer-64")] == [line.source for line in lines[:64]]
     assert digests[small] != digests[large]
+    assert pools_place(tmp_path, read_recipe("ablation", ["design.sampling.temperature=0.5"])) != places
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def make_member(slot: int, **changes: Any) -> Member:
         "document_id": "d",
         "group": "g",
         "source": f"def step(a): return {slot}",
-        "hint": "",
+        "hint": "Halve the range.",
         "proposal": PROPOSAL,
         "source_digest": "",
         "witness_min_return": 1.0,
@@ -191,6 +191,14 @@ def test_design_whose_plays_were_all_lost_is_neither_rewarded_nor_blamed() -> No
     closed = close(one_step_recipe(), make_slots([make_member(0), make_member(1)]), scores)
     assert [(design.trained, design.advantage) for design in closed.designs] == [(False, 0.0), (True, 0.0)]
     assert closed.lost == 4
+    assert (closed.win_rate, closed.hint_win_rate, closed.designer_reward) == (0.5, 1.0, 1.0), "of the one that was played"
+
+
+def test_design_without_a_hint_earns_no_regret() -> None:
+    scores = [make_score(f"env-{slot}", 0, [0.0, 1.0], [1.0, 1.0]) for slot in range(2)]
+    designs = close(one_step_recipe(), make_slots([make_member(0, hint=" "), make_member(1)]), scores).designs
+    assert [(design.regret, design.pairs) for design in designs] == [(0.0, 0), (0.5, 2)]
+    assert designs[0].reward == pytest.approx(0.6)
 
 
 def test_identical_code_in_a_group_costs_a_share_and_groups_are_normalised_apart() -> None:
@@ -200,6 +208,13 @@ def test_identical_code_in_a_group_costs_a_share_and_groups_are_normalised_apart
     designs = close(recipe, make_slots(members), scores).designs
     assert [design.reward for design in designs] == pytest.approx([1.0, 0.8, 1.0])
     assert [design.advantage for design in designs] == pytest.approx([1.0, -1.0, 0.0], abs=1e-6)
+
+
+def test_identical_code_costs_where_rewards_are_negative_too() -> None:
+    recipe = one_step_recipe(design__signal="regret", design__regret_bound="mean", design__identical_penalty=0.2)
+    scores = [make_score(f"env-{slot}", 0, [1.0, 1.0], [0.0, 1.0]) for slot in range(2)]
+    designs = close(recipe, make_slots([make_member(0), make_member(1, identical=True)]), scores).designs
+    assert [design.reward for design in designs] == pytest.approx([-0.5, -0.6])
 
 
 def test_published_anchor_takes_the_mean_as_it_is_and_noise_counts() -> None:

@@ -48,6 +48,7 @@ def write_weights(folder: Path, name: str = "embed.weight") -> Path:
     from safetensors.torch import save_file
 
     folder.mkdir()
+    (folder / "config.json").write_text('{"rope_theta": 1e4, "dtype": "float32"}')
     save_file({name: torch.zeros(8, 4)}, folder / "model.safetensors")
     return folder / "model.safetensors"
 
@@ -66,6 +67,18 @@ def test_weights_that_are_cut_off_are_named_and_the_policy_before_stays(tmp_path
     with pytest.raises(ModelError, match=r"v2/model\.safetensors holds no readable weights: .*publish it again"):
         sampler.load(published(2), cut.parent)
     assert (sampler.policy_version, sampler.policy_digest, worker.names) == (1, "d1", ["embed.weight"])
+
+
+def test_an_engine_takes_no_weights_under_another_config(tmp_path: Path) -> None:
+    one, other, foreign = (write_weights(tmp_path / f"v{number}") for number in (1, 2, 3))
+    sampler = VllmSampler()
+    sampler._engine, sampler._folder = Engine(Worker()), one.parent
+    (other.parent / "config.json").write_text('{"rope_theta": 1e4, "dtype": "bfloat16"}')
+    sampler.load_unpublished(other.parent, 2, "d2")
+    assert sampler.policy_version == 2
+    (foreign.parent / "config.json").write_text('{"rope_theta": 1e6, "dtype": "float32"}')
+    with pytest.raises(ModelError, match=r"v3 has another config\.json than .*v2.*a process of its own"):
+        sampler.load_unpublished(foreign.parent, 3, "d3")
 
 
 def test_where_nothing_whole_can_be_loaded_the_sampler_holds_no_policy(tmp_path: Path) -> None:

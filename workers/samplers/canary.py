@@ -19,8 +19,9 @@ def check_canary(published: PolicyPublished, seen: Sequence[float], dtype: str) 
     gaps = [abs(one - other) for one, other in zip(seen, expected, strict=True)]
     worst = math.inf if any(math.isnan(gap) for gap in gaps) else max(gaps)
     mean = sum(gaps) / len(gaps)
-    allowed = max(published.canary.tolerance, BFLOAT16_MAX) if dtype == "bfloat16" else published.canary.tolerance
-    if worst > allowed or (dtype == "bfloat16" and mean > BFLOAT16_MEAN):
+    rounded = dtype == "bfloat16" or published.canary.tolerance >= BFLOAT16_MAX  # on either side
+    allowed = max(published.canary.tolerance, BFLOAT16_MAX) if rounded else published.canary.tolerance
+    if worst > allowed or (rounded and mean > BFLOAT16_MEAN):
         raise CanaryError(
             f"policy {published.version} ({published.digest[:12]}): the sampler's log-probabilities of the canary text "
             f"differ from the trainer's by up to {worst:.3g} (mean {mean:.3g}, allowed {allowed:.3g})",

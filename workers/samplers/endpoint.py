@@ -143,7 +143,7 @@ class Endpoint:
             raise self.refuse(path, f"it refused with {status}: {text[:SHOWN]}", _fix_of(status))
         try:
             found = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             raise _Passing(f"it answered no JSON object: {text[:SHOWN]}")

@@ -190,7 +190,10 @@ def _choice(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_finite(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    try:
+        return type(value) in (int, float) and math.isfinite(value)
+    except OverflowError:  # an integer that no float holds
+        return False
 
 
 def _whole(text: str) -> str:

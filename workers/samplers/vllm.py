@@ -33,6 +33,7 @@ CPU_ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
 RELOAD = "workers.samplers.vllm_reload.PolicyReload"
+OF_THE_FILE = frozenset(("dtype", "torch_dtype", "transformers_version", "_name_or_path"))  # in config.json, not of the model
 CPU_KV_BYTES = 2 * 1024**3
 CPU_PASS_TOKENS = 4096  # of one forward pass on a CPU, at least
 
@@ -125,6 +126,11 @@ class VllmSampler:
         if self._engine is None:
             self._engine = self._start(folder)
         else:
+            if self._folder is not None and _shape(folder) != _shape(self._folder):
+                raise ModelError(
+                    f"{folder} has another config.json than {self._folder}, which vLLM was started with",
+                    "Use a process of its own for each: vLLM takes new weights in place, and nothing else",
+                )
             self._engine.collective_rpc("take_policy", args=(str(folder),))
             self._engine.reset_prefix_cache()
         self._folder = folder
@@ -221,15 +227,25 @@ def _import_vllm() -> Any:
         ) from problem
 
 
-def _context(folder: Path, wanted: int) -> int | None:
-    """The smaller of what is wanted (0: all) and the positions that the folder's config tells; None: vLLM's own limit."""
-    if not wanted:
-        return None
+def _shape(folder: Path) -> dict[str, Any]:
+    """What config.json tells of the model itself. Raises ModelError."""
+    told = _read_config(folder)
+    return {key: value for key, value in told.items() if key not in OF_THE_FILE}
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
         raise ModelError(
             f"{folder / 'config.json'} can't be read ({problem})", "Name an ordinary Hugging Face folder"
         ) from problem
-    positions = config.get("max_position_embeddings")
+    return config
+
+
+def _context(folder: Path, wanted: int) -> int | None:
+    """The smaller of what is wanted (0: all) and the positions that the folder's config tells; None: vLLM's own limit."""
+    if not wanted:
+        return None
+    positions = _read_config(folder).get("max_position_embeddings")
     return min(wanted, positions) if isinstance(positions, int) else wanted
