@@ -52,7 +52,7 @@ class CollapseReaction(Part, frozen=True, kw_only=True):
 
     since: int  # the generation with whose closing it began
     window: list[int]  # the generations that were judged
-    vendi: float  # Vendi / n over these
+    vendi: float  # Vendi score / n over these, n not above the first window's
     start_vendi: float  # over the first window
     repeats: float  # share of designs that repeat an earlier one, over these
     start_repeats: float

@@ -29,7 +29,8 @@ from streams.clusters import Clusters
 class Diversity:
     """How different the designs of some generations are."""
 
-    vendi: float  # Vendi / n, mean over the environments of generations with at least two; 0: no generation has
+    vendi: float  # Vendi score / n, over generations with at least two environments; 0: no generation has
+    n: float  # environments a generation that the score was divided by
     repeats: float  # share of designs, dropped near-duplicates too, that repeat an earlier one
 
 
@@ -42,13 +43,18 @@ class Reaction:
     negatives: Mapping[str, Sequence[MemoryLine]]  # by skill: the newest environment of each blocked cluster
 
 
-def measure(closings: Sequence[GenerationClosed]) -> Diversity:
-    """The diversity of closed generations, each with a design at least."""
+def measure(closings: Sequence[GenerationClosed], n: float = 0.0) -> Diversity:
+    """The diversity of closed generations, each with a design at least. `n`: of what they are held against; the score is divided
+    by the smaller number of environments. A score grows with n where designs differ and hardly where they are alike, so over
+    more environments Vendi/n would fall, and over fewer the score, though nothing has changed."""
     several = [one for one in closings if one.valid > 1]
-    environments = sum(one.valid for one in several)
+    score = sum(one.valid * one.vendi for one in several) / max(1, len(several))
+    own = sum(one.valid for one in several) / max(1, len(several))
+    n = min(own, n or own)
     repeats = sum(sum(one.repeated.values()) for one in closings)
     return Diversity(
-        vendi=sum(one.valid * one.vendi for one in several) / environments if environments else 0.0,
+        vendi=score / n if n else 0.0,
+        n=n,
         repeats=repeats / sum(map(count_designs, closings)),
     )
 
@@ -116,7 +122,7 @@ class CollapseControl:
         start = now = measure(played[:window])
         since: int | None = None
         for end in range(window, len(played) + 1):
-            now = measure(played[end - window : end])
+            now = measure(played[end - window : end], start.n)
             if since is None and has_fallen(now, start, self._settings):
                 since = played[end - 1].generation
             elif since is not None and is_well(now, start, self._settings):

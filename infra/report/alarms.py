@@ -57,7 +57,12 @@ def _collapse(generations: Sequence[GenerationFacts]) -> str:
     played = [one for one in generations if one.valid > 1]
     if len(played) < 2 * WINDOW:
         return ""
-    first, last = (sum(one.vendi for one in part) / WINDOW for part in (played[:WINDOW], played[-WINDOW:]))
+    parts = (played[:WINDOW], played[-WINDOW:])
+    numbers = [sum(one.valid for one in part) for part in parts]
+    # Over more environments Vendi/n falls where designs are alike: the last are held against the first over the smaller number.
+    first, last = (
+        sum(one.vendi * one.valid for one in part) / min(numbers[0], n) for part, n in zip(parts, numbers, strict=True)
+    )
     if last >= DIVERSITY_KEPT * first:
         return ""
     return (

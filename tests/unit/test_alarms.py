@@ -55,6 +55,10 @@ def test_collapse_needs_two_windows_and_tells_both_ends() -> None:
     (alarm,) = find_alarms(falling, [])
     assert "from 0.52 to 0.24" in alarm
     assert find_alarms(falling[:9], []) == []
+    more = [generation(number, vendi=0.6 / (1 + (number > 5)), valid=8 * (1 + (number > 5))) for number in range(12)]
+    assert find_alarms(more, []) == [], "as many kinds among twice as many designs"
+    fewer = [generation(number, valid=8 - 4 * (number > 5)) for number in range(12)]
+    assert find_alarms(fewer, []) == []
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,13 @@ def test_it_reacts_below_eight_tenths_of_the_first_window_and_stops_from_nine_te
     assert (reaction(made, 4).record.start_vendi, reaction(made, 4).record.vendi) == pytest.approx((0.5, 0.39))
 
 
+def test_other_numbers_of_designs_are_no_change_of_diversity() -> None:
+    narrow, wide = history(*[0.5] * 6), history(*[0.25] * 6, width=8)  # the same kinds among twice as many
+    assert not any(reacting(control([*narrow[:3], *wide[3:]], collapse__repeats=[1, 1]), 6))
+    assert not any(reacting(control([*history(*[0.5] * 6, width=8)[:3], *narrow[3:]], collapse__repeats=[1, 1]), 6))
+    assert any(reacting(control([*narrow[:3], *history(*[0.15] * 6, width=8)[3:]], collapse__repeats=[1, 1]), 6))
+
+
 def test_nothing_is_judged_before_a_window_or_without_memorys_end_or_where_the_control_is_off() -> None:
     past = history(0.5, 0.1, 0.01, 0.01)
     assert reacting(control(past), 4) == [False, False, True, True]
