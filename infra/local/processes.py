@@ -101,16 +101,19 @@ class OwnedProcess:
 @contextlib.contextmanager
 def noted(file: Path, state: Mapping[str, object]) -> Iterator[None]:
     """Notes a process in `file` before it serves, whole or not at all: one that outlives its starter has to be found again from
-    its first moment on. Where the body fails, the file holds again what it held."""
+    its first moment on. Where the body fails, the file holds again what it held, unless another process was noted meanwhile."""
     former = file.read_bytes() if file.exists() else None
-    write_whole(file, json.dumps(state).encode())
+    own = json.dumps(state).encode()
+    write_whole(file, own)
     try:
         yield
     except BaseException:
-        if former is None:
-            file.unlink(missing_ok=True)
-        else:
-            write_whole(file, former)
+        with contextlib.suppress(FileNotFoundError):
+            mine = file.read_bytes() == own
+            if mine and former is not None:
+                write_whole(file, former)
+            elif mine:
+                file.unlink()
         raise
 
 
