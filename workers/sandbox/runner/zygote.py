@@ -72,7 +72,9 @@ class Zygote:
         kernel = self.kernel
         # a namespace's first process gets no signal that it does not handle, and Python's own handlers wait for the compiler
         kernel.signal(SIGXCPU, kernel.leave, 0, 0, 0)
-        kernel.setrlimit(RLIMIT_CPU, kernel.limit(COMPILE_CPU_S, JAIL_CPU_S), 0, 0, 0)
+        # the limit is of all that the process has used: its start counts for whole seconds on an emulated machine
+        limit_s = COMPILE_CPU_S + int(sum(posix.times()[:2]))
+        kernel.setrlimit(RLIMIT_CPU, kernel.limit(limit_s, JAIL_CPU_S), 0, 0, 0)
         try:
             self.code = compile(source, "environment", "exec", dont_inherit=True, optimize=0)
         except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
