@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -254,7 +255,13 @@ def store_error(address: StoreAddress, problem: Exception) -> StoreError | DiskF
         return DiskFullError(f"store {address.shown} has no space left", "Free some; what was stored before is whole")
     if code == AUTHENTICATION_FAILED:
         return StoreError(
-            f"store {address.shown} refuses user {address.user}'s password", "Use the DSN that `spade up` printed last"
+            f"store {address.shown} refuses user {address.user}'s password",
+            "Leave --store away for the store of `spade up`, or name a DSN with ?password_file=FILE",
+        )
+    if code == UNKNOWN_TABLE and (named := re.search(r"Unknown table expression identifier '([^']{1,100})'", text)):
+        return StoreError(
+            f"store {address.shown} has no table {named[1]}",
+            "SHOW TABLES tells its own; of ours none is there before `spade migrate`",
         )
     if code in (UNKNOWN_DATABASE, UNKNOWN_TABLE):
         return StoreError(f"store {address.shown} lacks our tables as yet", "Run `spade migrate` once, or start a run on it")

@@ -60,10 +60,19 @@ def write_durably(file: Path, data: bytes) -> None:
 
 
 def write_whole(file: Path, data: bytes) -> None:
-    """Writes a file that readers see as it was or as it is now, never between. Flushes nothing: it can be made again."""
+    """Writes a file that readers see as it was or as it is now, never between. Flushes nothing: it can be made again. A link's
+    target is written; into a device or a pipe the data goes as it does anywhere."""
+    file = Path(os.path.realpath(file))
+    if file.exists() and not file.is_file() and not file.is_dir():
+        file.write_bytes(data)
+        return
     part = file.with_name(f"{file.name}.part")
-    part.write_bytes(data)
-    part.replace(file)
+    try:
+        part.write_bytes(data)
+        part.replace(file)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def copy_durably(source: Path, target: Path) -> None:

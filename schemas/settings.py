@@ -407,7 +407,8 @@ class EvalSettings(Settings):
 class Recipe(Settings):
     """Everything that a run's processes must agree on."""
 
-    name: str = "run"
+    name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
+    """Part of a run's id and folder."""
     algorithm: Literal["mended", "published"] = "mended"
     setting: Literal["games", "tools"] = "games"
     pool: Literal["self-play", "fixed", "procedural"] = "self-play"
@@ -416,7 +417,7 @@ class Recipe(Settings):
     designer: Literal["trained", "frozen", "external"] = "trained"
     """frozen: version 0 designs throughout, and no design is trained. external: another model does."""
     skills: tuple[str, ...] = GAMES_SKILLS
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     partitions: int = Field(default=12, ge=1, le=1000)
     max_minutes: float = Field(default=0, ge=0)
     """Wall-clock budget after which no further generation is opened; 0: none."""

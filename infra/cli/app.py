@@ -114,6 +114,11 @@ def run_app(arguments: Sequence[str]) -> int:
         told = f"{problem.filename}: {problem.strerror}. {fix}"
         print(f"error: {escape_line(told, LONGEST_ERROR)}", file=sys.stderr)  # noqa: T201
         return DiskFullError.exit_code if full else SpadeError.exit_code
+    except RuntimeError as problem:
+        if not str(problem).startswith("Symlink loop"):  # what pathlib says of one, and of nothing else
+            raise
+        print(f"error: {escape_line(str(problem), LONGEST_ERROR)}. Name another file or folder", file=sys.stderr)  # noqa: T201
+        return SpadeError.exit_code
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     return 0

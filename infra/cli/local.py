@@ -6,15 +6,21 @@ is missing and `down` ends exactly what `up` started.
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infra.cli.interrupts import stoppable, undisturbed
+from infra.cli.interrupts import cleanup, stoppable, undisturbed
 from infra.cli.options import UP, out, standing, state_home
 from schemas.errors import SettingsError
+
+if TYPE_CHECKING:
+    from infra.local.broker import LocalBroker
+    from infra.local.store import LocalStore
 
 Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Default: a free one.", show_default=False)]
 
@@ -39,7 +45,8 @@ def up(
     home.mkdir(parents=True, exist_ok=True)
     place, borrowed = _place_of(run) if run else (home, False)
     _refuse_another(home, place)
-    with stoppable():
+    started: list[LocalBroker | LocalStore] = []
+    with stoppable(), _all_or_none(started):
         broker = LocalBroker.attach(place / "broker")
         if broker is not None:
             tell_up("broker", broker.address, broker_port, broker.port)
@@ -47,6 +54,7 @@ def up(
             out.print("starting the broker (Apache Kafka) ...")
             with undisturbed():  # a detached process must not be lost between its start and the state file
                 broker = LocalBroker.start(place / "broker", port=broker_port, detached=True)
+                started.append(broker)
         store = LocalStore.attach(place / "store")
         if store is not None:
             tell_up("store", f"127.0.0.1:{store.port}", store_port, store.port)
@@ -54,12 +62,25 @@ def up(
             out.print("starting the store (ClickHouse) ...")
             with undisturbed():
                 store = LocalStore.start(place / "store", port=store_port, detached=True)
+                started.append(store)
         noted = {"broker": broker.address, "store": store.dsn, "place": str(place.resolve()), "borrowed": "1" if borrowed else ""}
         write_private(home / UP, json.dumps(noted))
     out.print(f"broker  {broker.address}  (process {broker.pid}, data in {broker.data_dir})")
     out.print(f"store   127.0.0.1:{store.port}  (process {store.pid}, data in {store.data_dir})")
     ends = "forgets them: they end with the run" if borrowed else "ends them"
     out.print(f"Every command now uses them; `spade down` {ends}.")
+
+
+@contextlib.contextmanager
+def _all_or_none(started: Sequence[LocalBroker | LocalStore]) -> Iterator[None]:
+    """Ends what the body has started where it does not come to its end: `spade down` would not find it."""
+    try:
+        yield
+    except BaseException:
+        with cleanup():
+            for service in started:
+                service.stop()
+        raise
 
 
 def down(wipe: Annotated[bool, typer.Option("--wipe", help="Also remove their data.")] = False) -> None:

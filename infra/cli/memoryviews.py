@@ -18,6 +18,7 @@ from rich.text import Text
 
 from infra.cli import options
 from infra.dashboards.panels import load_panels
+from infra.durable import write_whole
 from infra.exports import as_records, plain, to_csv, to_json
 from infra.plaintext import escape_line
 from schemas.errors import DiskFullError, SettingsError
@@ -131,13 +132,10 @@ def _write(text: str, out: Path | None) -> None:
     if out is None:
         sys.stdout.write(text)
         return
-    part = out.with_name(f"{out.name}.part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8", newline="")
-        part.replace(out)
+        write_whole(out, text.encode())
     except OSError as problem:
-        part.unlink(missing_ok=True)
         kind = DiskFullError if problem.errno == errno.ENOSPC else SettingsError
         raise kind(f"{out} can't be written ({problem.strerror})", "Name another place with --out") from problem
     options.out.print(f"written: {out}")

@@ -39,6 +39,8 @@ def load_corpus(path: Path) -> list[Document]:
     Raises CorpusError naming the file, and the line of a shard.
     """
     documents = [document for file in _files(path) for document in _read(file, file.relative_to(path).as_posix())]
+    if not documents:
+        raise CorpusError(f"the corpus folder {path} holds no document", "Name a folder with text, or `spade corpus add` some")
     ((twice, count),) = Counter(document.document_id for document in documents).most_common(1)
     if count > 1:
         raise CorpusError(f"the corpus folder {path} holds {count} documents of the id {twice}", "Keep one of them")

@@ -7,8 +7,11 @@ same id wherever it came from. Called by `spade corpus add`. Blocks while it rea
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -62,25 +65,49 @@ class Report:
 
 
 def add_documents(texts: Iterable[Raw | Skip], target: Path, cut: Cut, say: Callable[[str], None] = lambda line: None) -> Report:
-    """Adds what is new to the folder."""
-    report = Report()
-    seen = Seen()
-    if target.is_dir() and any(file.suffix in SUFFIXES for file in target.rglob("*")):
+    """Adds what is new to the folder. Raises CorpusError, also where another command adds to it at the time."""
+    try:
+        with _alone(target):
+            return _add(texts, target, cut, say)
+    except OSError as problem:
+        kind = DiskFullError if problem.errno == errno.ENOSPC else CorpusError
+        raise kind(f"the corpus folder {target} can't be written ({problem.strerror})", "Name another with --to") from problem
+
+
+def _add(texts: Iterable[Raw | Skip], target: Path, cut: Cut, say: Callable[[str], None]) -> Report:
+    report, seen, writer = Report(), Seen(), _Shards(target)
+    if any(file.suffix in SUFFIXES for file in target.rglob("*")):
         held = load_corpus(target)
         for document in held:
             seen.add(document.text)
         report.before = len(held)
-    writer = _Shards(target)
     try:
         for line in _documents(texts, seen, cut, report, say):
             writer.write(line)
         report.files = writer.finish()
-    except OSError as problem:
-        kind = DiskFullError if problem.errno == errno.ENOSPC else CorpusError
-        raise kind(f"the corpus folder {target} can't be written ({problem.strerror})", "Name another with --to") from problem
     finally:
         writer.drop()
     return report
+
+
+@contextlib.contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    """The folder, which is made where it lacks, for this process only: shards are numbered by those that are there. One that was
+    made and stays empty goes again."""
+    made = not target.exists()
+    target.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CorpusError(f"another command adds to the corpus folder {target}", "Wait for its end") from None
+        yield
+    finally:
+        if made:
+            with contextlib.suppress(OSError):
+                target.rmdir()
+        os.close(descriptor)
 
 
 def _documents(

@@ -74,6 +74,8 @@ def test_help_shows_an_example(command: list[str], capsys: pytest.CaptureFixture
         (["plan", "."], 2, "recipe . can't be read (Is a directory)"),
         (["run", "tiny", "--set", "schedule.stepz=3"], 2, "schedule.stepz: unknown key"),
         (["run", "tiny", "--set", "model.path=/no/such/model"], 2, "model.path: folder /no/such/model does not exist"),
+        (["plan", "tiny", "--set", "name=a/b"], 2, "name:"),
+        (["plan", "tiny", "--set", "seed=18446744073709551616"], 2, "seed:"),
         (["topics"], 3, "no broker is named and none is up"),
         (["migrate"], 3, "no store is named and none is up"),
         (["topics", "--broker", "missing.toml"], 2, "broker file missing.toml can't be read"),
@@ -97,6 +99,14 @@ def test_bad_input_is_one_line_with_cause_and_fix(
     assert message in error
     assert ". " in error.removeprefix("error: ")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_loop_of_links_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "self").symlink_to(tmp_path / "self")
+    assert run_app(["corpus", "add", str(tmp_path / "self"), "--to", str(tmp_path / "corpus")]) != 0
+    error = capsys.readouterr().err
+    assert error.startswith("error: Symlink loop")
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(

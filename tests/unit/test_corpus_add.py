@@ -97,6 +97,34 @@ def test_long_texts_are_cut_at_paragraphs_and_short_ones_counted(tmp_path: Path,
     assert "short.txt" in again.examples["too short"]
 
 
+def test_two_that_add_at_once_lose_nothing(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "one.txt").write_text("some words that are one document for whoever comes first")
+
+    def while_another_adds(line: str) -> Iterator[str]:
+        with pytest.raises(CorpusError, match="another command adds to the corpus folder"):
+            added(tmp_path, tmp_path / "in", cut=Cut(least_words=1))
+        yield line
+
+    first = add_documents(
+        (one for line in while_another_adds("") for one in read_paths([tmp_path / "in"])), tmp_path / "corpus", Cut(least_words=1)
+    )
+    assert first.added == 1
+    again, _ = added(tmp_path, tmp_path / "in", cut=Cut(least_words=1))
+    assert again.skipped == {"duplicate": 1}
+    assert len(load_corpus(tmp_path / "corpus")) == 1
+
+
+def test_a_folder_of_blank_files_holds_no_document_and_nothing_added_leaves_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "blank.jsonl").write_text(" \n\n")
+    with pytest.raises(CorpusError, match="holds no document"):
+        load_corpus(tmp_path / "in")
+    report, _ = added(tmp_path, tmp_path / "in", cut=Cut(least_words=1))
+    assert report.added == 0
+    assert not (tmp_path / "corpus").exists()
+
+
 @given(st.text(alphabet="ab .!?\n`", max_size=400), st.integers(1, 12))
 def test_cutting_loses_no_word_and_keeps_to_the_length(text: str, most: int) -> None:
     pieces = cut_text(text, most)
@@ -287,7 +315,7 @@ def test_nothing_is_left_where_reading_ends_in_an_error(tmp_path: Path, put: Cal
     file = put("a.txt", MATH)
     with pytest.raises(CorpusError, match="there is no file or folder"):
         added(tmp_path, file, tmp_path / "missing")
-    assert list((tmp_path / "corpus").iterdir()) == []
+    assert not (tmp_path / "corpus").exists()
 
 
 def test_the_command_tells_counts_and_reasons(

@@ -64,10 +64,26 @@ def test_a_file_is_replaced_whole_or_stays(tmp_path: Path, monkeypatch: pytest.M
     def full(_file: Path, _data: bytes) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    (tmp_path / "link").symlink_to(file)
+    write_whole(tmp_path / "link", b"1")
+    write_whole(tmp_path / "link", b"22")
+    assert (tmp_path / "link").is_symlink()
+    assert file.read_bytes() == b"22"
+    (tmp_path / "link").unlink()
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match="space"):
         write_whole(file, b"333")
     assert file.read_bytes() == b"22"
+
+
+def test_a_pipe_takes_the_data_and_stays_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_whole(pipe, b"text")
+    assert os.read(reading, 99) == b"text"
+    os.close(reading)
+    assert pipe.is_fifo()
 
 
 @pytest.mark.parametrize(
