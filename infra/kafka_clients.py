@@ -126,6 +126,7 @@ def make_consumer(
     coordinator = consumer._coordinator  # nothing public reaches it; tests/integration/test_broker_clients.py notices a change
     if coordinator is not None:
         _finish_joins(coordinator)
+    _take_up_what_was_parked(consumer._fetcher)
     if topics:
         subscribe(consumer, topics, settings)
     return consumer
@@ -140,6 +141,23 @@ def _finish_joins(coordinator: Any) -> None:
     """
     is_needed = coordinator.need_rejoin
     coordinator.need_rejoin = lambda: coordinator.rejoining or is_needed()
+
+
+def _take_up_what_was_parked(fetcher: Any) -> None:
+    """Gives a partition's records back that were put aside while it was paused.
+
+    kafka-python 3.0.12 puts the rest of a read batch aside where its partition is paused, fetches nothing of that partition as
+    long, and takes the rest up again only where no other batch is in its place. A batch that was read to its end stays in that
+    place: after it the partition is never read again, though it is resumed, and also where it goes and comes back in a rebalance.
+    """
+    fetch_records = fetcher.fetch_records
+
+    def fetch_with_room(*arguments: Any, **options: Any) -> Any:
+        if not fetcher._next_partition_records:  # read to its end, or none
+            fetcher._next_partition_records = None
+        return fetch_records(*arguments, **options)
+
+    fetcher.fetch_records = fetch_with_room
 
 
 def subscribe(

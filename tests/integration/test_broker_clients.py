@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaProducer
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from infra.kafka import ControlReader, RecordFetcher, fetch, make_consumer, make_producer, partition_of, unit_partition
 from infra.topics import create_topics
@@ -125,6 +125,39 @@ def test_a_group_starts_at_the_beginning_and_goes_on_behind_its_commit(broker_se
             seen.append({name for name in (f"{run_id}-0", f"{run_id}-1") if any(name.encode() in value for value in values)})
             producer.send_all([(Topic.RUN_ENDING, ending(run_id, 1))])
     assert seen == [{f"{run_id}-0"}, {f"{run_id}-1"}]
+
+
+def test_a_partition_that_was_paused_within_a_batch_is_read_to_its_end_after_others_were(
+    broker_settings: BrokerSettings, run_id: str
+) -> None:
+    slow, other = (TopicPartition(Topic.RUN_ENDING.wire, number) for number in range(2))
+    consumer = make_consumer(broker_settings, None, (), max_poll_records=1)
+    consumer.assign([slow, other])
+    consumer.seek_to_end(slow, other)
+    consumer.position(slow), consumer.position(other)
+    with make_producer(broker_settings) as producer:
+        records = [RunEnding(run_id=run_id, event_id=f"e{number}", last_generation=number, cause="") for number in range(5)]
+        for record in records:
+            producer.send(Topic.RUN_ENDING, record, partition=0)
+        producer.flush()
+        assert read(consumer, slow, 1) == 1
+        consumer.pause(slow)
+        assert not consumer.poll(timeout_ms=500), "the rest of the batch waits"
+        for record in records[:2]:
+            producer.send(Topic.RUN_ENDING, record, partition=1)
+        producer.flush()
+    assert read(consumer, other, 2) == 2
+    consumer.resume(slow)
+    assert read(consumer, slow, 4) == 4
+    consumer.close()
+
+
+def read(consumer: KafkaConsumer, place: TopicPartition, wanted: int, limit_s: float = 20.0) -> int:
+    """How many of the wanted records of a partition came within the limit."""
+    found, end = 0, time.monotonic() + limit_s
+    while found < wanted and time.monotonic() < end:
+        found += len(consumer.poll(timeout_ms=200).get(place, ()))
+    return found
 
 
 def test_a_join_is_finished_also_where_a_poll_ends_between_its_two_answers(broker_settings: BrokerSettings, run_id: str) -> None:
