@@ -407,8 +407,7 @@ class EvalSettings(Settings):
 class Recipe(Settings):
     """Everything that a run's processes must agree on."""
 
-    name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
-    """Part of a run's id and folder."""
+    name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")  # part of a run's id and folder
     algorithm: Literal["mended", "published"] = "mended"
     setting: Literal["games", "tools"] = "games"
     pool: Literal["self-play", "fixed", "procedural"] = "self-play"

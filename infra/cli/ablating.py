@@ -26,7 +26,7 @@ from infra.ablation.results import (
     recipe_keys,
     stands,
     write_result,
-)  # fmt: skip
+)
 from infra.cli import options
 from infra.cli.ablationmodels import CHOICE, Evaluator, against, mark_seen, require_pairing
 from infra.cli.ablationpools import make_pools, pools_place
