@@ -100,13 +100,14 @@ def plan_work(order: Order) -> Work:
     base = options.read_recipe(order.recipe, list(order.pairs))
     arms = [find_arm(name) for name in order.arms]
     seeds = range(base.seed, base.seed + order.seeds)
-    every = [_job(order, base, arm, seed) for seed in seeds for arm in arms if arm.name != BASE]
+    places = pools_place(order.folder, base)  # once: it reads the whole model
+    every = [_job(order, base, arm, seed, places) for seed in seeds for arm in arms if arm.name != BASE]
     budget = require_equal({job.name: job.recipe for job in every} or {BASE: base})
     found = {job.name: stands(order.results, job.arm.name, job.seed, job.deciding) for job in every}
     jobs = tuple(job for job in every if found[job.name] is None)
     for job in jobs:
         _require_own(order, job)
-    base_job = _job(order, base, find_arm(BASE), base.seed)
+    base_job = _job(order, base, find_arm(BASE), base.seed, places)
     base_stands = stands(order.results, BASE, base.seed, base_job.deciding)
     standing = [result for result in (*found.values(), base_stands) if result is not None]
     require_pairing(standing, base, quick=order.quick)
@@ -121,8 +122,8 @@ def plan_work(order: Order) -> Work:
     )
 
 
-def _job(order: Order, base: Recipe, arm: Arm, seed: int) -> Job:
-    over = overrides_of(arm, base, seed, pools_place(order.folder, base))
+def _job(order: Order, base: Recipe, arm: Arm, seed: int, places: Path) -> Job:
+    over = overrides_of(arm, base, seed, places)
     pairs = (*order.pairs, *(f"{key}={msgspec.json.encode(value).decode()}" for key, value in over.items()))
     recipe = options.read_recipe(order.recipe, list(pairs))
     return Job(arm, seed, pairs, recipe, deciding_keys(arm, recipe, base))
