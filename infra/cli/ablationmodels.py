@@ -17,7 +17,7 @@ from infra.evaluations import ModelEvaluation, pack_bits, read_evaluations, suit
 from infra.policystore import files_digest, policy_files
 from infra.report.interval import paired_difference
 from infra.runs import find_folder
-from infra.suites import load_suite
+from infra.suites import REASONING_GYM, load_suite
 from infra.suites.canonical import read_digests
 from schemas.errors import SettingsError
 from schemas.settings import Recipe
@@ -26,7 +26,7 @@ CHOICE, REPORT = "choice", "report"
 CHOICE_SEEDS = 2
 AT_ONCE = 2
 NANO = "nano"
-NANO_REPORT = {NANO: 20, "nano-sizes": 22, "nano-new": 24}  # instances of each environment: more than 2,000 in all
+NANO_REPORT = {NANO: 20, "nano-sizes": 22, "nano-new": 24, REASONING_GYM: 40}  # instances of each environment
 QUICK_REPORT = {NANO: 16}
 
 

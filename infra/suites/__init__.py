@@ -16,7 +16,7 @@ from infra.suites.reasoninggym import load_reasoning_gym
 from schemas.design import Document
 from schemas.errors import SettingsError
 
-__all__ = ["SUITES", "SuiteItem", "evaluation_seed", "load_suite"]
+__all__ = ["REASONING_GYM", "SUITES", "SuiteItem", "evaluation_seed", "load_suite"]
 
 SUITES = Path(__file__).parent
 MAX_TURNS = 25  # of a pool's environments

@@ -1,14 +1,17 @@
 """The suite reasoning-gym: tasks of the package of that name whose questions are short and whose answers are one string.
 
 In: nothing but the package, an optional extra. Out: suite items, one a task: an environment that holds its questions and answers,
-and shows one by seed. Called by load_suite. Equal versions of the package give equal items. Raises SettingsError where it is not
-installed. An answer is right where it is the package's own, white space and box aside; the package's partial credit for other
-forms is not given.
+and shows one by seed; they are drawn once a process. Called by load_suite. Equal versions of the package give equal items. Raises
+SettingsError where it is not installed. An answer is right where it is the package's own, white space and box aside; the
+package's partial credit for other forms is not given.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 from typing import Any
 
@@ -17,6 +20,7 @@ from schemas.errors import SettingsError
 
 NAME = "reasoning-gym"
 VERSION = "0.1.25"
+INSTALL = "make install-reasoning-gym"
 SEED = 20_010
 QUESTIONS = 400  # drawn of each task; those that are too long are left out
 LARGEST = 30_000  # bytes of a task's questions and answers: the gate takes no source above 32 KiB
@@ -64,20 +68,32 @@ SOURCE = """class ReasoningGymEnv:
 
 
 def load_reasoning_gym() -> list[SuiteItem]:
-    """The items. Raises SettingsError where the package is missing, or gives too few questions that fit."""
+    """The items. Raises SettingsError where the package is missing or of another version, or gives too few questions that fit."""
+    return list(_drawn())
+
+
+@cache
+def _drawn() -> tuple[SuiteItem, ...]:
     try:
-        import reasoning_gym  # type: ignore[import-not-found, unused-ignore]  # an extra
-    except ImportError as problem:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # of a package that it brings, once
+            import reasoning_gym  # type: ignore[import-not-found, import-untyped, unused-ignore]  # an extra
+        found = version(NAME)
+    except (ImportError, PackageNotFoundError) as problem:
         raise SettingsError(
-            f"suite {NAME} needs the package reasoning-gym, which is not installed here ({problem})",
-            f"Run: .venv/bin/uv pip install --python .venv/bin/python reasoning-gym=={VERSION}",
+            f"suite {NAME} needs the package {NAME}, which is not installed here ({problem})", f"Run: {INSTALL}"
         ) from problem
+    if found != VERSION:
+        raise SettingsError(
+            f"suite {NAME} is made of version {VERSION} of its package, and {found} is installed: questions differ",
+            f"Run: {INSTALL}",
+        )
     items = []
     for group, tasks in TASKS.items():
         for task, settings in tasks.items():
             drawn = reasoning_gym.create_dataset(task, seed=SEED, size=QUESTIONS, **settings)
             items.append(make_item(group, task, [(str(one["question"]), str(one["answer"])) for one in drawn]))
-    return items
+    return tuple(items)
 
 
 def make_item(group: str, task: str, pairs: Sequence[tuple[str, str]]) -> SuiteItem:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import random
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -37,10 +39,18 @@ from infra.cli.options import read_recipe
 from infra.evaluations import ModelEvaluation, make_evaluation, pack_bits
 from infra.report.interval import paired_difference
 from infra.suites import load_suite
+from infra.suites.reasoninggym import INSTALL, _drawn, make_item
 from schemas.errors import SettingsError, StageTimeoutError
 
 ITEMS = load_suite("nano")
 SEEDS = 2
+
+
+@pytest.fixture(autouse=True)
+def gym(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Suite reasoning-gym without its package, which need not be here: the whole table is planned with it."""
+    items = [make_item("arithmetic", "plus", [(f"What is {number} + 1?", str(number + 1)) for number in range(60)])]
+    monkeypatch.setattr("infra.suites.load_reasoning_gym", lambda: items)
 
 
 def an_order(folder: Path, *arms: str, pairs: tuple[str, ...] = (), seeds: int = 1) -> Order:
@@ -239,6 +249,21 @@ def test_a_result_on_other_instances_than_are_due_is_refused_before_anything_sta
     write_result(order.results, a_result(BASE, 0, evaluations=[reported_nano(20)], **own))
     with pytest.raises(SettingsError, match=r"base-s0 was evaluated on none of suite nano-new, and 2304 instances"):
         plan_work(with_changes(order, quick=False))
+
+
+def test_the_whole_table_asks_for_the_package_before_anything_starts_and_the_quick_one_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr("infra.suites.reasoninggym.version", lambda _: "0.0.1")
+    _drawn.cache_clear()
+    monkeypatch.setitem(sys.modules, "reasoning_gym", ModuleType("reasoning_gym"))
+    with pytest.raises(SettingsError, match=rf"made of version .*, and 0\.0\.1 is installed.*{INSTALL}"):
+        plan_work(an_order(tmp_path, BASE))
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    with pytest.raises(SettingsError, match=rf"which is not installed here.*{INSTALL}"):
+        plan_work(an_order(tmp_path, BASE))
+    assert plan_work(with_changes(an_order(tmp_path, BASE), quick=True)).jobs == ()
 
 
 def test_a_suite_that_is_cut_short_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from infra.cli.app import run_app
 from infra.suites import load_suite
-from infra.suites.reasoninggym import FEWEST, LONGEST_QUESTION, TASKS, make_item
+from infra.suites.reasoninggym import FEWEST, LONGEST_QUESTION, TASKS, _drawn, make_item
 from schemas.errors import SettingsError
 from workers.gate.static import check_static
 
@@ -26,7 +26,8 @@ def test_a_missing_package_is_one_line_with_the_command_that_brings_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with pytest.raises(SettingsError, match=r"needs the package reasoning-gym.*uv pip install .*reasoning-gym==0\.1\.25"):
+    _drawn.cache_clear()
+    with pytest.raises(SettingsError, match=r"needs the package reasoning-gym.*make install-reasoning-gym"):
         load_suite("reasoning-gym")
     assert run_app(["eval", "trainer/nano/model", "--suite", "reasoning-gym"]) == 2
     assert "which is not installed here" in capsys.readouterr().err
