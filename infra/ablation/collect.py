@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from infra.ablation.results import GenerationResult
 from infra.clickhouse import Row, Store
 from infra.dialects.nano import describe_source
+from infra.suites import SuiteItem
 from infra.suites.canonical import digest
 from schemas.errors import SettingsError
 
@@ -57,6 +58,11 @@ OPENINGS = """
 SELECT DISTINCT observations[1] AS opening FROM episodes FINAL WHERE run_id = {run:String} AND notEmpty(observations)
 """
 
+
+DESIGNS = """
+SELECT env_id, skill, source, hint, witness_min_return FROM verdicts FINAL
+WHERE run_id = {run:String} AND valid AND has({generations:Array(Int32)}, generation) ORDER BY generation, slot
+"""
 
 FIGURES = ("win_rate", "hint_win_rate", "regret", "regret_se", "vendi", "repeats", "frontier", "helped")
 
@@ -115,6 +121,26 @@ def _generation(row: Row, labels: Sequence[tuple[str, int]], *, reacted: bool) -
         reacted=reacted,
         **{name: round(float(row[name]), 5) for name in FIGURES},
     )
+
+
+def read_designs(store: Store, run_id: str, generations: Sequence[int], max_turns: int) -> list[SuiteItem]:
+    """The valid designs of these generations as a suite's items, won as in the run."""
+    items = []
+    for row in store.query(DESIGNS, {"run": run_id, "generations": list(generations)}):
+        family, size = describe_source(str(row["source"]))
+        items.append(
+            SuiteItem(
+                env_id=str(row["env_id"]),
+                family=family,
+                size=size,
+                skill=str(row["skill"]),
+                source=str(row["source"]),
+                hint=str(row["hint"]),
+                max_turns=max_turns,
+                win_return=float(row["witness_min_return"]),
+            )
+        )
+    return items
 
 
 def read_openings(store: Store, run_id: str) -> set[str]:

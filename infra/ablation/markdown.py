@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from infra.ablation.arms import BASE, Arm
 from infra.ablation.difference import Crossed
+from infra.ablation.frontier import COUNT, HIGH, LOW, PLAYS
 from infra.ablation.table import ENDS, Ablation
 
 PAPER_WHOLE = 58.3
@@ -13,7 +14,9 @@ PAPER_WHOLE = 58.3
 
 def markdown(table: Ablation, command: str = "spade ablate --table") -> str:
     """The table as a Markdown text, with what each column means."""
-    return "\n".join([*_head(table, command), *_wins(table), "", *_costs(table), "", *_movement(table), ""])
+    return "\n".join(
+        [*_head(table, command), *_wins(table), "", *_costs(table), "", *_movement(table), "", *_frontier(table), ""]
+    )
 
 
 def _head(table: Ablation, command: str) -> Iterator[str]:
@@ -101,3 +104,20 @@ def _movement(table: Ablation) -> Iterator[str]:
             ]
             sizes, reacted = f"x {own.growth:.2f}" if own.growth else "", f"{own.reacted:.0%}" if own.reacted else ""
             yield f"| {row.arm.name} | {' | '.join(told)} | {sizes} | {reacted} |"
+
+
+def _frontier(table: Ablation) -> Iterator[str]:
+    rows = [row for row in table.rows if row.frontier]
+    if not rows:
+        return
+    yield (
+        f"Designs at the frontier: share with a win rate in [{LOW}, {HIGH}] over {PLAYS} plays without hint by the policy of the "
+        f"step, of the designs of {COUNT} generations around it. Rise: slope of a straight line over the run, in points, with "
+        "its 95 % interval over designs and seeds (infra/ablation/frontier.py)."
+    )
+    yield ""
+    yield "| arm | at steps | share at the frontier | rise over the run |"
+    yield "|---|---|---|---|"
+    for row in rows:
+        steps, shares = ", ".join(map(str, row.frontier)), ", ".join(f"{share:.2f}" for share in row.frontier.values())
+        yield f"| {row.arm.name} | {steps} | {shares} | {points(row.rise)} |"

@@ -1,6 +1,7 @@
 """The learning curves of an ablation and its diversity over time, as one PNG. In: results. Out: a file. Needs no display.
 
-Where an arm without corpus or with the collapse control is among them, a further row shows diversity with and without either.
+Where the frontier was measured, a further row shows it beside the designs' sizes; where an arm without corpus or with the
+collapse control is among them, one more shows diversity with and without either.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.ablation.arms import ARMS, BASE, CORPUS_ARMS, SELF_PLAY
+from infra.ablation.frontier import HIGH, LOW, PLAYS
 from infra.ablation.results import ArmResult, GenerationResult
 from infra.ablation.table import CHOICE
 from infra.report.alarms import DIVERSITY_KEPT
@@ -34,7 +36,8 @@ def draw(results: Sequence[ArmResult], path: Path) -> None:
     base = by_arm[BASE][0].evaluations[0] if by_arm.get(BASE) else None
     start = base.win_rate if base is not None and base.salt == CHOICE else None
     compared = [name for name in CORPUS_ARMS if name in by_arm]
-    rows = 3 if set(compared) - {SELF_PLAY} else 2
+    measured = any(result.frontier for result in results)
+    rows = 2 + measured + bool(set(compared) - {SELF_PLAY})
     figure, axes = pyplot.subplots(rows, 2, figsize=(14, 4.5 * rows), layout="constrained")
     try:
         named = [arm.name for arm in ARMS if arm.name in by_arm and arm.name != BASE]
@@ -49,11 +52,38 @@ def draw(results: Sequence[ArmResult], path: Path) -> None:
         _frame(axes[0][1], "Diversity: Vendi/n", "generation")
         _frame(axes[1][0], "Share of designs that repeat an earlier one", "generation")
         _frame(axes[1][1], "Regret: return with hint minus without", "generation")
-        if rows == 3:
-            _compare(axes[2], {name: by_arm[name] for name in compared})
+        if measured:
+            _movement(axes[2], {name: by_arm[name] for name in named})
+        if set(compared) - {SELF_PLAY}:
+            _compare(axes[-1], {name: by_arm[name] for name in compared})
         figure.savefig(path, dpi=110)
     finally:
         pyplot.close(figure)
+
+
+def _movement(axes: Any, by_arm: dict[str, list[ArmResult]]) -> None:
+    """Where the designs move: the share at the frontier by many plays, and their size as a share of the first generations'."""
+    for number, (name, results) in enumerate(by_arm.items()):
+        color = "black" if name == SELF_PLAY else _shade(number)
+        _curve(axes[0], name, [[(float(one.step), one.share) for one in result.frontier] for result in results], color)
+        _curve(axes[1], name, [_running(result, _relative_size(result)) for result in results], color)
+    _frame(axes[0], f"Designs at the frontier: won in [{LOW}, {HIGH}] of {PLAYS} plays", "optimizer step")
+    _frame(axes[1], f"Size of designs (running mean over {WINDOW} generations, share of the first)", "generation")
+
+
+def _relative_size(result: ArmResult) -> Callable[[GenerationResult], float]:
+    """A generation's mean size, over families, in shares of the family's mean over the run, so that families weigh the same."""
+    sizes: dict[str, list[float]] = defaultdict(list)
+    for one in result.generations:
+        for family, size in one.sizes.items():
+            sizes[family].append(size)
+    means = {family: sum(own) / len(own) for family, own in sizes.items()}
+
+    def of(one: GenerationResult) -> float:
+        shares = [size / means[family] for family, size in one.sizes.items() if means[family]]
+        return sum(shares) / len(shares) if shares else 0.0
+
+    return of
 
 
 def _compare(axes: Any, by_arm: dict[str, list[ArmResult]]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from infra.ablation.arms import Arm
+from infra.ablation.frontier import FrontierPoint
 from infra.corpus.pool import recipe_digest
 from infra.durable import write_whole
 from infra.evaluations import ModelEvaluation
@@ -76,6 +77,7 @@ class ArmResult(msgspec.Struct, frozen=True, kw_only=True):
     seen: dict[str, str] = {}  # suite: a bit an instance, 1 where its data was shown in a play of this run
     curve: list[CurvePoint] = []
     generations: list[GenerationResult] = []
+    frontier: list[FrontierPoint] = []
 
     def evaluation(self, suite: str, salt: str) -> ModelEvaluation | None:
         """The last policy's evaluation on one set of instances."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from infra.ablation.arms import ARMS, BASE, SELF_PLAY, Arm
 from infra.ablation.budget import is_short
 from infra.ablation.difference import Crossed, crossed_interval
+from infra.ablation.frontier import rise
 from infra.ablation.results import ArmResult, GenerationResult
 from infra.evaluations import ModelEvaluation, unpack_bits
 from infra.suites import load_suite
@@ -53,6 +54,8 @@ class Row:
     minutes: float = 0.0
     short: str = ""  # where its budget was missed
     diversity: Diversity | None = None
+    frontier: Mapping[int, float] = field(default_factory=dict)  # step -> share at the frontier by many plays, mean over seeds
+    rise: Crossed | None = None  # of that share over the run
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,16 @@ def _row(
         minutes=_mean([result.minutes for result in own]),
         short=", ".join(f"seed {one.seed}: {one.trained_episodes} of {one.planned_episodes}" for one in short),
         diversity=_diversity(own) if any(result.generations for result in own) else None,
+        frontier=_frontier(own),
+        rise=rise([result.frontier for result in own if result.frontier]),
     )
+
+
+def _frontier(own: Sequence[ArmResult]) -> dict[int, float]:
+    """The share at the frontier at the steps that all seeds have."""
+    measured = [{point.step: point.share for point in result.frontier} for result in own if result.frontier]
+    common = sorted(set.intersection(*(set(one) for one in measured))) if measured else []
+    return {step: _mean([one[step] for one in measured]) for step in common}
 
 
 def _interval(suite: str, places: Sequence[int], pairs: Sequence[tuple[ArmResult | None, ArmResult]]) -> Crossed:

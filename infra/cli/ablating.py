@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import msgspec
 
 from infra.ablation.arms import BASE, Arm, find_arm, overrides_of
 from infra.ablation.budget import Budget, plan_budget, require_equal
-from infra.ablation.collect import collect, read_openings
+from infra.ablation.collect import collect, read_designs, read_openings
 from infra.ablation.results import (
     ArmResult,
     CurvePoint,
@@ -28,13 +29,13 @@ from infra.ablation.results import (
     write_result,
 )
 from infra.cli import options
-from infra.cli.ablationmodels import CHOICE, Evaluator, against, mark_seen, require_pairing
+from infra.cli.ablationmodels import CHOICE, Evaluator, against, mark_seen, measure_frontier, require_pairing
 from infra.cli.ablationpools import make_pools, pools_place
 from infra.cli.children import AblationError, Child, run_children
 from infra.cli.rundir import NOTES, held, read_notes
 from infra.cli.runstore import run_store
 from infra.policystore import PolicyStore
-from infra.runs import PROJECT, code_digest, parse_recipe
+from infra.runs import PROJECT, code_digest, find_folder, parse_recipe
 from schemas.errors import SettingsError
 from schemas.settings import Recipe
 
@@ -158,8 +159,6 @@ def _told(result: ArmResult) -> str:
 
 
 def _evaluate_base(work: Work, evaluator: Evaluator) -> ArmResult:
-    from infra.runs import find_folder
-
     job = work.base_job
     folder = find_folder(job.recipe.model.path)
     found = evaluator.evaluate(BASE, [folder], work.base)
@@ -177,11 +176,18 @@ def _run_job(work: Work, job: Job, base: ArmResult, evaluator: Evaluator, say: S
     policies = kept_policies(run_dir, job.recipe)
     with run_store("", str(run_dir)) as opened:
         figures = collect(opened.store, run_id)
+        if figures.steps != work.budget.steps:
+            raise AblationError(
+                f"the run in {run_dir} ended after {figures.steps} of {work.budget.steps} optimizer steps",
+                "Move its folder away to run the arm again",
+            )
         openings = read_openings(opened.store, run_id)
-    if figures.steps != work.budget.steps:
-        raise AblationError(
-            f"the run in {run_dir} ended after {figures.steps} of {work.budget.steps} optimizer steps",
-            "Move its folder away to run the arm again",
+        frontier = measure_frontier(
+            evaluator,
+            job.name,
+            {0: find_folder(job.recipe.model.path), **policies},
+            figures.generations[-1].generation,
+            partial(read_designs, opened.store, run_id, max_turns=job.recipe.rollout.max_turns),
         )
     found = evaluator.evaluate(job.name, list(policies.values()), work.base)
     curve = [one for one in found if one.salt == CHOICE]
@@ -198,6 +204,7 @@ def _run_job(work: Work, job: Job, base: ArmResult, evaluator: Evaluator, say: S
         sampled_tokens=figures.sampled_tokens,
         minutes=figures.minutes,
         generations=figures.generations,
+        frontier=frontier,
         evaluations=final,
         against_base=against(base, final),
         seen=mark_seen(final, evaluator, openings),

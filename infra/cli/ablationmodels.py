@@ -7,22 +7,26 @@ another, `REPORT`. Raises AblationError, StageTimeoutError, SettingsError.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
+from infra.ablation.frontier import PLAYS, FrontierPoint, count_wins, generations_of
 from infra.ablation.results import ArmResult
 from infra.cli.children import Child, run_children
+from infra.durable import write_whole
 from infra.evaluations import ModelEvaluation, pack_bits, read_evaluations, suite_digest
 from infra.policystore import files_digest, policy_files
 from infra.report.interval import paired_difference
 from infra.runs import find_folder
-from infra.suites import REASONING_GYM, load_suite
+from infra.suites import REASONING_GYM, SuiteItem, load_suite
 from infra.suites.canonical import read_digests
 from schemas.errors import SettingsError
 from schemas.settings import Recipe
 
-CHOICE, REPORT = "choice", "report"
+CHOICE, REPORT, FRONTIER = "choice", "report", "frontier"
 CHOICE_SEEDS = 2
 AT_ONCE = 2
 NANO = "nano"
@@ -31,7 +35,7 @@ QUICK_REPORT = {NANO: 16}
 
 
 @dataclass(frozen=True)
-class _Plays:
+class Plays:
     """Models on one set of instances."""
 
     models: tuple[Path, ...]
@@ -53,16 +57,19 @@ class Evaluator:
     say: Callable[[str], None]
 
     def evaluate(self, name: str, models: Sequence[Path], base: Recipe) -> list[ModelEvaluation]:
-        """All models on the choosing instances of the recipe's suite, then the last model on the reported ones of each suite. Two
-        children at a time, as two cores have room for."""
-        plays = [_Plays(tuple(models), base.evaluation.suite, CHOICE, CHOICE_SEEDS)]
+        """All models on the choosing instances of the recipe's suite, then the last model on the reported ones of each suite."""
+        plays = [Plays(tuple(models), base.evaluation.suite, CHOICE, CHOICE_SEEDS)]
         due = reported(base, quick=self.quick)
-        plays += [_Plays(tuple(models[-1:]), suite, REPORT, seeds) for suite, seeds in due.items()]
+        plays += [Plays(tuple(models[-1:]), suite, REPORT, seeds) for suite, seeds in due.items()]
+        self.play(name, plays)
+        return [found for one in plays for found in read_evaluations(self.file(name, one))]
+
+    def play(self, name: str, plays: Sequence[Plays]) -> None:
+        """What of these is not there yet, two children at a time, as two cores have room for."""
         lacking = [one for one in plays if not self._is_there(name, one)]
         for start in range(0, len(lacking), AT_ONCE):
             children = [self._child(name, one) for one in lacking[start : start + AT_ONCE]]
             run_children(children, self.limit_s, self.say)
-        return [found for one in plays for found in read_evaluations(self._file(name, one))]
 
     def openings(self, suite: str, salt: str, instances: int) -> list[str]:
         """What each instance shows first, as digests."""
@@ -85,12 +92,12 @@ class Evaluator:
         digest = suite_digest(load_suite(suite))[:12]
         return self.folder / "evaluations" / f"openings-{Path(suite).stem}-{digest}-{salt}-{seeds}.json"
 
-    def _file(self, name: str, plays: _Plays) -> Path:
+    def file(self, name: str, plays: Plays) -> Path:
         return self.folder / "evaluations" / f"{name}-{Path(plays.suite).stem}-{self.digest}-{plays.salt}-{plays.seeds}.json"
 
-    def _is_there(self, name: str, plays: _Plays) -> bool:
+    def _is_there(self, name: str, plays: Plays) -> bool:
         """Whether these models have been evaluated so on this suite, and what the instances show first is known."""
-        file = self._file(name, plays)
+        file = self.file(name, plays)
         if not file.exists() or not self._openings_file(plays.suite, plays.salt, plays.seeds).exists():
             return False
         suite = suite_digest(load_suite(plays.suite))
@@ -98,8 +105,8 @@ class Evaluator:
             (files_digest(model, policy_files(model)), suite) for model in plays.models
         ]
 
-    def _child(self, name: str, plays: _Plays) -> Child:
-        file = self._file(name, plays)
+    def _child(self, name: str, plays: Plays) -> Child:
+        file = self.file(name, plays)
         file.parent.mkdir(parents=True, exist_ok=True)
         openings = self._openings_file(plays.suite, plays.salt, plays.seeds)
         arguments = [
@@ -109,6 +116,28 @@ class Evaluator:
         ]  # fmt: skip
         told = f"evaluation of {name} on {Path(plays.suite).stem} ({plays.salt})"
         return Child(arguments, self.folder / "logs" / f"eval-{file.stem}.log", told)
+
+
+def measure_frontier(
+    evaluator: Evaluator, name: str, policies: Mapping[int, Path], last: int, read: Callable[[Sequence[int]], list[SuiteItem]]
+) -> list[FrontierPoint]:
+    """Each policy, by step, on the designs of its time, so many plays each that a win rate can be told. `last` is the run's last
+    generation, `read` gives the designs of some."""
+    due = {step: generations_of(step, last) for step in policies}
+    designs = {step: read(generations) for step, generations in due.items()}
+    plays = {}
+    for step, policy in policies.items():
+        if designs[step]:
+            suite = evaluator.folder / "evaluations" / f"designs-{name}-{step}.jsonl"
+            suite.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(suite, b"".join(msgspec.json.encode(item) + b"\n" for item in designs[step]))
+            plays[step] = Plays((policy,), str(suite), FRONTIER, PLAYS)
+    evaluator.play(name, list(plays.values()))
+    found = {step: read_evaluations(evaluator.file(name, one))[0] for step, one in plays.items()}
+    return [
+        FrontierPoint(step=step, generations=due[step], plays=PLAYS, wins=count_wins(one.results, len(designs[step])))
+        for step, one in found.items()
+    ]
 
 
 def reported(base: Recipe, *, quick: bool) -> dict[str, int]:

@@ -109,6 +109,13 @@ def test_a_finished_run_becomes_a_result_with_table_and_picture(
         own.evaluations[1].suite_digest,
         own.evaluations[1].instances,
     )
+    assert [(point.step, point.plays) for point in own.frontier] == [(0, 32), (2, 32), (4, 32), (STEPS + 1, 32)]
+    for point in own.frontier:
+        assert len(point.wins) == sum(one.valid for one in own.generations if one.generation in point.generations)
+        assert all(0 <= won <= 32 for won in point.wins)
+    played = {one.generation: one.win_rate for one in own.generations}
+    first_point = own.frontier[0]
+    assert abs(first_point.win_rate - played[0]) < 0.5  # the same model on the same designs, on other seeds
     assert own.code_digest
     assert "| self-play: self-play, mended (the default) | 1 |" in (bench.results / "table.md").read_text()
     assert (bench.results / "curves.png").stat().st_size > 10_000

@@ -16,6 +16,7 @@ import pytest
 from infra.ablation.arms import ARMS, BASE, QUICK, SELF_PLAY, Pool, find_arm, overrides_of
 from infra.ablation.budget import plan_budget, require_equal
 from infra.ablation.difference import crossed_interval
+from infra.ablation.frontier import FrontierPoint
 from infra.ablation.markdown import markdown
 from infra.ablation.picture import draw
 from infra.ablation.results import (
@@ -417,6 +418,39 @@ def test_diversity_without_corpus_and_under_the_control_is_drawn_in_a_row_of_its
     assert heights[1] == pytest.approx(1.5 * heights[0], abs=2)
     text = markdown(make_table([a_result(BASE, 0), default, fallen, back]))
     assert [line.split("|")[-2].strip() for line in text.splitlines() if "x 1.50" in line] == ["", "", "25%"]
+
+
+def test_the_frontier_by_many_plays_is_told_and_drawn_in_a_row_of_its_own(tmp_path: Path) -> None:
+    from matplotlib.image import imread
+
+    def measured(*counts: int) -> list[FrontierPoint]:
+        return [
+            FrontierPoint(step=step, generations=[step], plays=32, wins=[16] * count + [1] * (40 - count))
+            for step, count in zip((0, 6, 12), counts, strict=True)
+        ]
+
+    plain = [a_result(BASE, 0), a_result(SELF_PLAY, 0), a_result("fixed-64", 0)]
+    known = [
+        plain[0],
+        a_result(SELF_PLAY, 0, frontier=measured(4, 12, 20)),
+        a_result(SELF_PLAY, 1, frontier=measured(8, 12, 16)[::2]),
+        a_result("fixed-64", 0, frontier=measured(4, 4, 4)),
+    ]
+    assert "Designs at the frontier" not in markdown(make_table(plain))
+    table = make_table(known)
+    assert table.rows[0].frontier == {}
+    assert table.rows[2].frontier == pytest.approx({0: 0.15, 12: 0.45})
+    assert table.rows[2].rise is not None
+    assert table.rows[2].rise.mean == pytest.approx((0.4 + 0.2) / 2)
+    text = markdown(table)
+    assert "| self-play | 0, 12 | 0.15, 0.45 | +30.0 [" in text
+    assert "| fixed-64 | 0, 6, 12 | 0.10, 0.10, 0.10 | +0.0 [" in text
+    heights = []
+    for results in (plain, known):
+        draw(results, tmp_path / "curves.png")
+        heights.append(imread(tmp_path / "curves.png").shape[0])
+    assert heights[1] == pytest.approx(1.5 * heights[0], abs=2)
+    assert read_result(write_result(tmp_path, known[1])) == known[1]
 
 
 def test_a_damaged_result_is_named(tmp_path: Path) -> None:
