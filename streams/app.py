@@ -47,7 +47,7 @@ def run(stage: str, context: ProcessContext) -> None:
     partitions = common_partitions(context.broker)
     with (
         Membership(group_name(chosen, found.run_id)) as member,
-        tempfile.TemporaryDirectory(prefix=f"spade-{stage}-") as data_dir,
+        tempfile.TemporaryDirectory(prefix=f"{stage}-", dir=context.state_dir or None) as data_dir,
     ):
         failure = _run_to_its_end(_serve(chosen, found, context, partitions, data_dir, member.instance_id))
     if failure is not None:

@@ -46,7 +46,8 @@ def chaos(
 
     Exit code 0 only where every guarantee held.
     """
-    from infra.cli import disturb
+    from infra.cli import disturb, preflight
+    from infra.cli.rundir import HOME
 
     say = options.out.print
     with stoppable():
@@ -57,7 +58,9 @@ def chaos(
         else:
             if not recipe:
                 raise SettingsError("spade chaos names no recipe", "Write for example: spade chaos tiny --kills 10")
-            _require_fixed(options.read_recipe(recipe, overrides))
+            chosen = options.read_recipe(recipe, overrides)
+            _require_fixed(chosen)
+            preflight.check_run(chosen, Path(folder or HOME), lambda _: None)
             order = disturb.Order(recipe, tuple(overrides or ()), _folder(folder), kills, seed, minutes * 60, broker, store)
             findings = disturb.disturb(order, check_evidence)
     show_findings(findings)

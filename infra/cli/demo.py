@@ -28,8 +28,10 @@ def demo(
     from infra.cli import launch, preflight
     from infra.cli.evaluation import compare_policies
     from infra.cli.rundir import held
+    from infra.suites import load_suite
 
     chosen = options.read_recipe(recipe, overrides)
+    load_suite(chosen.evaluation.suite)  # a wrong name is told now, not after minutes of self-play
     run_dir = new_folder(folder, chosen.name).resolve()
     say = options.out.print
     with stoppable(), unless_empty(run_dir), told_how_to_resume(run_dir), held(run_dir):

@@ -1,7 +1,8 @@
 """`spade eval`: policies of a run, or model folders, on a held-out suite.
 
 Each evaluation plays in the jail, with a recipe's sampler settings. All policies play the same instances with the same sampling
-seeds, so that their results pair. Of a run each is a record in the log; of a folder a row in the store that is named, and a file.
+seeds, so that their results pair. Of a run each is a record in the log, which reaches
+the run's store; of a folder a row in the store that is named, and a file.
 """
 
 from __future__ import annotations
@@ -73,12 +74,15 @@ def _refuse_without_folders(given: dict[str, object]) -> None:
 
 
 def _evaluate_run(version: list[int] | None, suite: str, limit: int, where: tuple[str, str, str, str], *, log_json: bool) -> None:
-    from infra.cli.evaluation import compare, evaluate_policy, read_policies
+    from infra.cli.evaluation import compare, evaluate_policy, read_policies, remember
     from infra.runs import await_run, find_run
     from infra.suites import load_suite
 
-    context = options.stage_context(*where, log_json=log_json, needs_store=False)
-    context = context.model_copy(update={"run_id": find_run(context.broker, where[2])})
+    broker, store, run, state_dir = where
+    if not broker:  # both are those of `spade up`; of a broker that is named, the store that is up may be another's
+        store = store or options.standing().get("store", "")
+    context = options.stage_context(broker, store, run, state_dir, log_json=log_json, needs_store=False)
+    context = context.model_copy(update={"run_id": find_run(context.broker, run)})
     found = await_run(context, deadline_s=20.0)
     policies = read_policies(context.broker, found.run_id)
     records: list[EvalFinished] = []
@@ -93,5 +97,6 @@ def _evaluate_run(version: list[int] | None, suite: str, limit: int, where: tupl
             f"({', '.join(f'{name} {rate:.2f}' for name, rate in sorted(record.by_family.items()))})"
         )
         records.append(record)
+    options.out.print(remember(context, found.run_id))
     if len(records) > 1:
         options.out.print(compare(records[0], records[-1], load_suite(records[0].suite)))

@@ -52,6 +52,22 @@ def evaluate_policy(run: Run, policy: PolicyPublished, context: ProcessContext, 
     return record
 
 
+def remember(context: ProcessContext, run_id: str) -> str:
+    """Sees to it that the log's evaluations of a run reach its store; in words, how. The memory workers of a run end with it, so
+    what is written later is brought there by one more, in this process. Raises BrokerError, StoreError."""
+    from infra.kafka import ControlReader
+    from workers import memory
+
+    with ControlReader(context.broker, [Topic.RUN_FINISHED], run_id) as reader:
+        ended = bool(reader.catch_up())
+    if not ended:
+        return "written to the log; the run's memory workers bring it to the store"
+    if not context.store_dsn:
+        return "written to the log; no store is named or up: with one, `spade work memory` brings it there"
+    memory.run(context)
+    return "written to the log and to the store"
+
+
 def read_policies(broker: BrokerSettings, run_id: str) -> dict[int, PolicyPublished]:
     """Version -> its last publication."""
     from infra.kafka import ControlReader

@@ -46,6 +46,7 @@ class Order:
 
 def evaluate_folders(order: Order) -> list[ModelEvaluation]:
     """Plays, prints, keeps. What is found is written after each model, so that an interrupted order keeps what it has."""
+    from infra.clickhouse import connect
     from workers.evaluate import evaluate_models
 
     for folder in order.models:
@@ -53,8 +54,11 @@ def evaluate_folders(order: Order) -> list[ModelEvaluation]:
     recipe = options.read_recipe(order.recipe, list(order.pairs))
     suite = order.suite or recipe.evaluation.suite
     items = load_suite(suite)
+    options.require_place(order.out, "--out")
+    options.require_place(order.openings, "--openings")
     if order.store:
         options.refuse_shown_password(order.store)
+        connect(order.store).close()
     found: list[ModelEvaluation] = []
     for one in evaluate_models(
         recipe,

@@ -38,6 +38,7 @@ def census(
     from infra.suites.canonical import write_digests
     from trainer.nano.census import take_census
 
+    options.require_place(out, "--out")
     with stoppable():
         found = take_census(find_folder(model), seed, minutes, options.out.print)
     write_digests(out, sorted(found))

@@ -207,6 +207,25 @@ def stage_context(
     )
 
 
+def require_place(file: Path | None, option: str) -> None:
+    """Raises SettingsError where a file can't be written, before the work whose result it is to hold. None is any place."""
+    if file is None:
+        return
+    real = Path(os.path.realpath(file))
+    if real.is_dir():
+        raise SettingsError(f"{option} {file} is a folder", "Name a file")
+    if real.exists() and not real.is_file():
+        return  # a device or a pipe: opening it may be what somebody waits for
+    tried = real.with_name(f".{real.name}.tried")
+    try:
+        tried.touch()
+        tried.unlink()
+    except OSError as problem:
+        raise SettingsError(
+            f"{option} {file} can't be written ({problem.strerror or problem})", "Name a file in a folder that is there and yours"
+        ) from problem
+
+
 def read_overrides(pairs: list[str] | None) -> dict[str, Any]:
     """KEY=VALUE pairs as dotted overrides; a value is read as TOML, else as text."""
     overrides: dict[str, Any] = {}

@@ -57,6 +57,10 @@ def make_pool(recipe: Recipe, order: PoolOrder, say: Callable[[str], None]) -> i
     """
     if (order.folder / POOL_FILE).exists():
         raise SettingsError(f"{order.folder} holds a pool already", "Name a new folder with --to")
+    if order.folder.exists() and not (order.folder.is_dir() and not any(order.folder.iterdir())):
+        raise SettingsError(
+            f"--to {order.folder} is no empty folder", "Name a new one: all that lies in a pool's folder belongs to it"
+        )
     order.folder.mkdir(parents=True, exist_ok=True)
     candidates = MAKERS[order.maker](recipe, order.seed)
     with _gate(recipe) as judge:

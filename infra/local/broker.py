@@ -20,7 +20,7 @@ from pathlib import Path
 from infra.local import startcache
 from infra.local.jars import ensure_jars, java
 from infra.local.ports import LOOPBACK, free_ports, require_free
-from infra.local.processes import OwnedProcess, last_lines, noted
+from infra.local.processes import STOP_FIRST, OwnedProcess, last_lines, noted
 from schemas.errors import BrokerError, DiskFullError
 
 TEMPLATE = Path(__file__).with_name("server.properties")
@@ -71,7 +71,7 @@ class LocalBroker:
         data_dir.mkdir(parents=True, exist_ok=True)
         running = cls.attach(data_dir)
         if running is not None:
-            raise BrokerError(f"a broker (process {running.pid}) already serves {data_dir} at {running.address}", "Stop it first")
+            raise BrokerError(f"a broker (process {running.pid}) already serves {data_dir} at {running.address}", STOP_FIRST)
         for given in (port, controller_port):
             if given is not None:
                 require_free(given, "broker")

@@ -20,6 +20,7 @@ from infra.durable import write_whole
 
 LAUNCHER = Path(__file__).with_name("launch.py")
 POLL_S = 0.02
+STOP_FIRST = "Stop what started it first: `spade down` after `spade up`"
 
 
 @dataclass

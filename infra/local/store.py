@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from infra.local.ports import LOOPBACK, free_ports, require_free
-from infra.local.processes import OwnedProcess, last_lines, noted
+from infra.local.processes import STOP_FIRST, OwnedProcess, last_lines, noted
 from schemas.errors import DiskFullError, StoreError
 
 READY_LIMIT_S = 120.0  # 1 s on an idle machine
@@ -44,7 +44,7 @@ class LocalStore:
         data_dir.mkdir(parents=True, exist_ok=True)
         running = cls.attach(data_dir)
         if running is not None:
-            raise StoreError(f"a store (process {running.pid}) already serves {data_dir} on port {running.port}", "Stop it first")
+            raise StoreError(f"a store (process {running.pid}) already serves {data_dir} on port {running.port}", STOP_FIRST)
         if port is not None:
             require_free(port, "store")
         store = cls(data_dir, port or free_ports(1)[0], OwnedProcess(0, ""), detached=detached)

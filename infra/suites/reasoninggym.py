@@ -77,7 +77,7 @@ def _drawn() -> tuple[SuiteItem, ...]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)  # of a package that it brings, once
-            import reasoning_gym  # type: ignore[import-not-found, import-untyped, unused-ignore]  # an extra
+            import reasoning_gym  # an extra
         found = version(NAME)
     except (ImportError, PackageNotFoundError) as problem:
         raise SettingsError(

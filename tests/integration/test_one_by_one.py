@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -118,6 +119,15 @@ def test_processes_started_by_hand_share_a_run_by_address_and_down_leaves_nothin
     groups = {row.group: row.lag for row in read_backlog(settings, run.run_id)}
     assert len(groups) == 8
     assert not any(groups.values()), groups
+
+    again = spade(home, "eval", "--run", run.run_id, "--version", "0", "--limit", "4")
+    assert (again.returncode, "written to the log and to the store" in again.stdout) == (0, True), again.stdout + again.stderr
+    asked = spade(home, "memory", "--sql", "SELECT policy_version, items FROM evaluations FINAL", "--json")
+    assert json.loads(asked.stdout)["rows"] == [{"policy_version": 0, "items": 4}], asked.stdout + asked.stderr
+    alone = spade(home, "eval", "--run", run.run_id, "--broker", broker, "--version", "0", "--limit", "4")
+    assert (alone.returncode, "`spade work memory` brings it there" in alone.stdout) == (0, True), alone.stdout + alone.stderr
+    assert spade(home, "work", "memory", "--run", run.run_id).returncode == 0
+    assert not any(row.lag for row in read_backlog(settings, run.run_id))
 
     down = spade(home, "down")
     assert down.returncode == 0

@@ -9,6 +9,7 @@ import pytest
 
 from infra.cli.app import run_app
 from infra.cli.evaluation import compare
+from infra.cli.options import require_place
 from infra.evaluations import make_evaluation, pack_bits, read_evaluations, unpack_bits, write_evaluations
 from infra.suites import load_suite
 from infra.suites.canonical import canonical, digest, read_digests, write_digests
@@ -79,6 +80,9 @@ def test_digests_read_back_and_a_damaged_file_is_named(tmp_path: Path) -> None:
         (["trainer/nano/model", "--version", "1"], "--version and --run are for policies of a run"),
         (["--salt", "x"], "--salt is for model folders, and none is named"),
         (["trainer/nano/model", "--suite", "nope"], "no suite 'nope'"),
+        (["trainer/nano/model", "--out", "infra"], "--out infra is a folder"),
+        (["trainer/nano/model", "--out", "nowhere/a.json"], "--out nowhere/a.json can't be written (No such file or directory)"),
+        (["trainer/nano/model", "--openings", "README.md/a.json"], "--openings README.md/a.json can't be written"),
     ],
 )
 def test_what_does_not_go_together_is_one_line(
@@ -118,3 +122,44 @@ def test_two_policies_are_compared_in_wins_form_and_return() -> None:
     ]
     assert "over 4 environments" in lines[0]
     assert len(compare(record(0, bytes(8), bytes(8), []), after, items).splitlines()) == 2
+
+
+def test_a_store_that_is_away_is_told_before_anything_is_played(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("played")
+
+    monkeypatch.setattr("workers.evaluate.evaluate_models", never)
+    assert run_app(["eval", "trainer/nano/model", "--store", "clickhouse://spade@127.0.0.1:1/spade"]) == 3
+    assert "can't reach store 127.0.0.1:1/spade" in capsys.readouterr().err
+
+
+def test_a_census_or_a_pool_without_a_place_is_refused_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "letter.txt").write_text("mine")
+    assert run_app(["nano", "census", "--out", str(tmp_path / "no" / "census.json")]) == 2
+    assert "can't be written" in capsys.readouterr().err
+    assert run_app(["pool", "make", "--size", "1", "--to", str(tmp_path)]) == 2
+    assert "is no empty folder" in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == ["letter.txt"]
+    place = tmp_path / "there.json"
+    require_place(place, "--out")
+    assert not place.exists()
+    assert len(list(tmp_path.iterdir())) == 1
+    place.write_text("before")
+    require_place(place, "--out")
+    assert place.read_text() == "before"
+    require_place(Path("/dev/null"), "--out")
+
+
+def test_chaos_and_demo_refuse_bad_input_before_they_make_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    assert run_app(["chaos", "tiny", "--set", "model.path=/nope", "--dir", str(folder)]) == 2
+    assert "folder /nope does not exist" in capsys.readouterr().err
+    assert run_app(["demo", "--set", "evaluation.suite=nope", "--dir", str(folder)]) == 2
+    assert "no suite 'nope'" in capsys.readouterr().err
+    assert not folder.exists()
