@@ -115,14 +115,21 @@ def state_home() -> Path:
 
 
 def standing() -> dict[str, str]:
-    """What `spade up` wrote: addresses, the `place` of their data, whether `borrowed` from a living run; {} where nothing is."""
+    """What `spade up` wrote: addresses, the `place` of their data, whether `borrowed` from a living run; {} where nothing is, or
+    where what was borrowed has ended with its run."""
     file = state_home() / UP
     try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+        noted = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.MsgspecError) as problem:
         raise SettingsError(f"the state file {file} is damaged ({problem})", "Remove it, then run `spade up`") from problem
+    if noted.get("borrowed"):
+        from infra.local.broker import LocalBroker
+
+        if LocalBroker.attach(Path(noted["place"]) / "broker") is None:
+            return {}
+    return noted
 
 
 def broker_settings(given: str) -> BrokerSettings | None:
