@@ -70,7 +70,8 @@ tools:
 
 # One test plays the real package's tasks; it is skipped where no C compiler is there to build it.
 test: lint tools
-	@command -v cc >/dev/null && $(MAKE) --no-print-directory install-reasoning-gym || echo "no C compiler: suite reasoning-gym is tested without its package"
+	@if command -v cc >/dev/null; then $(MAKE) --no-print-directory install-reasoning-gym; \
+	  else echo "no C compiler: suite reasoning-gym is tested without its package"; fi
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --no-loadscope-reorder
 
 test-vllm: install-vllm

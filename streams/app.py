@@ -7,11 +7,13 @@ inputs are acknowledged, or until SIGTERM or SIGINT; raises SpadeError for every
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 from infra.clock import SystemClock
@@ -47,11 +49,24 @@ def run(stage: str, context: ProcessContext) -> None:
     partitions = common_partitions(context.broker)
     with (
         Membership(group_name(chosen, found.run_id)) as member,
-        tempfile.TemporaryDirectory(prefix=f"{stage}-", dir=context.state_dir or None) as data_dir,
+        _faust_folder(context, member.instance_id) as data_dir,
     ):
         failure = _run_to_its_end(_serve(chosen, found, context, partitions, data_dir, member.instance_id))
     if failure is not None:
         raise failure
+
+
+@contextlib.contextmanager
+def _faust_folder(context: ProcessContext, instance_id: str) -> Iterator[str]:
+    """Where Faust may write: below the state folder by the member's name, which is used again, so that kills leave no more of
+    them; without a state folder a temporary one."""
+    if not context.state_dir:
+        with tempfile.TemporaryDirectory(prefix="spade-stream-") as folder:
+            yield folder
+        return
+    place = Path(context.state_dir) / "faust" / instance_id
+    place.mkdir(parents=True, exist_ok=True)
+    yield str(place)
 
 
 def _run_to_its_end(serving: Coroutine[Any, Any, tuple[BaseException | None, bool]]) -> BaseException | None:

@@ -42,6 +42,8 @@ def crossed_interval(by_seed: Sequence[Sequence[float]], clusters: Sequence[str]
     """The interval of the mean over all values. Raises ValueError where there is none, or lengths differ."""
     if not by_seed or not clusters or any(len(values) != len(clusters) for values in by_seed):
         raise ValueError(f"{[len(values) for values in by_seed]} values of seeds and {len(clusters)} clusters don't fit")
+    from scipy.special import stdtrit
+
     seeds, count = len(by_seed), len(clusters)
     means = [math.fsum(values) / count for values in by_seed]
     mean = math.fsum(means) / seeds
@@ -54,15 +56,8 @@ def crossed_interval(by_seed: Sequence[Sequence[float]], clusters: Sequence[str]
         parts.append((spread / seeds, seeds - 1))
     if len(deviations) < 2:
         return Crossed(mean, -1.0, 1.0, seeds, count)
-    reach = widen(parts)
+    reach = math.sqrt(math.fsum(part * float(stdtrit(degrees, LEVEL)) ** 2 for part, degrees in parts))
     return Crossed(mean, mean - reach, mean + reach, seeds, count)
-
-
-def widen(parts: Sequence[tuple[float, int]]) -> float:
-    """Half of the interval's width, from each part's variance of the mean and its degrees of freedom."""
-    from scipy.special import stdtrit
-
-    return math.sqrt(math.fsum(part * float(stdtrit(degrees, LEVEL)) ** 2 for part, degrees in parts))
 
 
 def _part(sums: Sequence[float], count: int) -> tuple[float, int]:

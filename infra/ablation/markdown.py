@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from infra.ablation.arms import BASE, Arm
 from infra.ablation.difference import Crossed
-from infra.ablation.frontier import COUNT, HIGH, LOW, PLAYS
+from infra.ablation.frontier import COUNT, HIGH, LOW, PLAYS, Rise
 from infra.ablation.table import ENDS, Ablation
 
 PAPER_WHOLE = 58.3
@@ -43,7 +43,7 @@ def _head(table: Ablation, command: str) -> Iterator[str]:
     yield ""
 
 
-def points(one: Crossed | None) -> str:
+def points(one: Crossed | Rise | None) -> str:
     """A difference in points with its interval; "" where there is none."""
     return "" if one is None else f"{100 * one.mean:+.1f} [{100 * one.low:+.1f}, {100 * one.high:+.1f}]"
 
@@ -113,11 +113,11 @@ def _frontier(table: Ablation) -> Iterator[str]:
     yield (
         f"Designs at the frontier: share with a win rate in [{LOW}, {HIGH}] over {PLAYS} plays without hint by the policy of the "
         f"step, of the designs of {COUNT} generations around it. Rise: slope of a straight line over the run, in points, with "
-        "its 95 % interval over designs and seeds (infra/ablation/frontier.py)."
+        "its 95 % interval: over seeds where there are three, else over steps (infra/ablation/frontier.py)."
     )
     yield ""
-    yield "| arm | at steps | share at the frontier | rise over the run |"
-    yield "|---|---|---|---|"
+    yield "| arm | at steps | share at the frontier | rise over the run | seeds |"
+    yield "|---|---|---|---|---|"
     for row in rows:
         steps, shares = ", ".join(map(str, row.frontier)), ", ".join(f"{share:.2f}" for share in row.frontier.values())
-        yield f"| {row.arm.name} | {steps} | {shares} | {points(row.rise)} |"
+        yield f"| {row.arm.name} | {steps} | {shares} | {points(row.rise)} | {row.rise.seeds if row.rise else 1} |"

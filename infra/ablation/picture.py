@@ -66,24 +66,26 @@ def _movement(axes: Any, by_arm: dict[str, list[ArmResult]]) -> None:
     for number, (name, results) in enumerate(by_arm.items()):
         color = "black" if name == SELF_PLAY else _shade(number)
         _curve(axes[0], name, [[(float(one.step), one.share) for one in result.frontier] for result in results], color)
-        _curve(axes[1], name, [_running(result, _relative_size(result)) for result in results], color)
+        _curve(axes[1], name, [_sizes(result) for result in results], color)
     _frame(axes[0], f"Designs at the frontier: won in [{LOW}, {HIGH}] of {PLAYS} plays", "optimizer step")
     _frame(axes[1], f"Size of designs (running mean over {WINDOW} generations, share of the first)", "generation")
 
 
-def _relative_size(result: ArmResult) -> Callable[[GenerationResult], float]:
-    """A generation's mean size, over families, in shares of the family's mean over the run, so that families weigh the same."""
-    sizes: dict[str, list[float]] = defaultdict(list)
+def _sizes(result: ArmResult) -> list[tuple[float, float]]:
+    """The mean over families of a generation's size in shares of the family's first `WINDOW` generations, as a running mean."""
+    first: dict[str, list[float]] = defaultdict(list)
+    shares: list[tuple[float, float]] = []
     for one in result.generations:
         for family, size in one.sizes.items():
-            sizes[family].append(size)
-    means = {family: sum(own) / len(own) for family, own in sizes.items()}
-
-    def of(one: GenerationResult) -> float:
-        shares = [size / means[family] for family, size in one.sizes.items() if means[family]]
-        return sum(shares) / len(shares) if shares else 0.0
-
-    return of
+            if len(first[family]) < WINDOW:
+                first[family].append(size)
+    starts = {family: sum(own) / len(own) for family, own in first.items()}
+    for one in result.generations:
+        known = [size / starts[family] for family, size in one.sizes.items() if starts[family]]
+        if known:
+            shares.append((float(one.generation), sum(known) / len(known)))
+    ends = range(WINDOW, len(shares) + 1)
+    return [(shares[end - 1][0], sum(up for _, up in shares[end - WINDOW : end]) / WINDOW) for end in ends]
 
 
 def _compare(axes: Any, by_arm: dict[str, list[ArmResult]]) -> None:

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from infra.ablation.arms import ARMS, BASE, SELF_PLAY, Arm
 from infra.ablation.budget import is_short
 from infra.ablation.difference import Crossed, crossed_interval
-from infra.ablation.frontier import rise
+from infra.ablation.frontier import Rise, rise
 from infra.ablation.results import ArmResult, GenerationResult
 from infra.evaluations import ModelEvaluation, unpack_bits
-from infra.suites import load_suite
 from schemas.errors import SettingsError
 
 REPORT, CHOICE = "report", "choice"
@@ -55,7 +54,7 @@ class Row:
     short: str = ""  # where its budget was missed
     diversity: Diversity | None = None
     frontier: Mapping[int, float] = field(default_factory=dict)  # step -> share at the frontier by many plays, mean over seeds
-    rise: Crossed | None = None  # of that share over the run
+    rise: Rise | None = None  # of that share over the run
 
 
 @dataclass(frozen=True)
@@ -179,9 +178,10 @@ def _frontier(own: Sequence[ArmResult]) -> dict[int, float]:
 
 
 def _interval(suite: str, places: Sequence[int], pairs: Sequence[tuple[ArmResult | None, ArmResult]]) -> Crossed:
-    """Mean of after - before (of after alone where there is no before) over the kept instances and the pairs' seeds."""
-    items = load_suite(suite)
-    clusters = [items[place % len(items)].env_id for place in places]
+    """Mean of after - before (of after alone where there is no before) over the kept instances and the pairs' seeds. An
+    instance's environment is told by its place: a suite need not be there for its table to be made."""
+    environments = _found(pairs[0][1], suite).items
+    clusters = [str(place % environments) for place in places]
     by_seed = []
     for before, after in pairs:
         won = _found(after, suite).results

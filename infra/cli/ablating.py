@@ -9,7 +9,6 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import msgspec
 from infra.ablation.arms import BASE, Arm, find_arm, overrides_of
 from infra.ablation.budget import Budget, plan_budget, require_equal
 from infra.ablation.collect import collect, read_designs, read_openings
+from infra.ablation.frontier import generations_of
 from infra.ablation.results import (
     ArmResult,
     CurvePoint,
@@ -182,13 +182,11 @@ def _run_job(work: Work, job: Job, base: ArmResult, evaluator: Evaluator, say: S
                 "Move its folder away to run the arm again",
             )
         openings = read_openings(opened.store, run_id)
-        frontier = measure_frontier(
-            evaluator,
-            job.name,
-            {0: find_folder(job.recipe.model.path), **policies},
-            figures.generations[-1].generation,
-            partial(read_designs, opened.store, run_id, max_turns=job.recipe.rollout.max_turns),
-        )
+        shown = {0: find_folder(job.recipe.model.path), **policies}
+        due = {step: generations_of(step, figures.generations[-1].generation) for step in shown}
+        turns = job.recipe.rollout.max_turns
+        designs = {step: read_designs(opened.store, run_id, generations, turns) for step, generations in due.items()}
+    frontier = measure_frontier(evaluator, job.name, shown, due, designs)
     found = evaluator.evaluate(job.name, list(policies.values()), work.base)
     curve = [one for one in found if one.salt == CHOICE]
     last = next(reversed(policies.values())).name

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from infra.ablation.frontier import PLAYS, FrontierPoint, count_wins, generations_of
+from infra.ablation.frontier import PLAYS, FrontierPoint, count_wins
 from infra.ablation.results import ArmResult
 from infra.cli.children import Child, run_children
 from infra.durable import write_whole
@@ -113,18 +113,21 @@ class Evaluator:
             "eval", *map(str, plays.models), "--suite", plays.suite, "--recipe", self.recipe, "--seeds", str(plays.seeds),
             "--salt", plays.salt, "--out", str(file), "--openings", str(openings),
             *(part for pair in self.pairs for part in ("--set", pair)),
+            *(("--set", "evaluation.limit=0") if plays.salt == FRONTIER else ()),  # a limit is of suites: all designs are due
         ]  # fmt: skip
         told = f"evaluation of {name} on {Path(plays.suite).stem} ({plays.salt})"
         return Child(arguments, self.folder / "logs" / f"eval-{file.stem}.log", told)
 
 
 def measure_frontier(
-    evaluator: Evaluator, name: str, policies: Mapping[int, Path], last: int, read: Callable[[Sequence[int]], list[SuiteItem]]
+    evaluator: Evaluator,
+    name: str,
+    policies: Mapping[int, Path],
+    due: Mapping[int, list[int]],
+    designs: Mapping[int, Sequence[SuiteItem]],
 ) -> list[FrontierPoint]:
-    """Each policy, by step, on the designs of its time, so many plays each that a win rate can be told. `last` is the run's last
-    generation, `read` gives the designs of some."""
-    due = {step: generations_of(step, last) for step in policies}
-    designs = {step: read(generations) for step, generations in due.items()}
+    """Each policy, by step, on the designs of its time, so many plays each that a win rate can be told. `due` are their
+    generations."""
     plays = {}
     for step, policy in policies.items():
         if designs[step]:

@@ -28,7 +28,9 @@ def dashboard(
     """
     from infra.cli.runstore import run_store
     from infra.dashboards.server import Board, serve
+    from infra.local.ports import require_free
 
+    require_free(port, "dashboard")  # before an address is told that is another's
     settings = options.broker_settings(broker)
 
     def lags(run_id: str) -> list[dict[str, Any]]:

@@ -28,7 +28,9 @@ def evaluate(
     version: Annotated[
         list[int] | None, typer.Option("--version", min=0, help="Policy version; repeatable. Default: the newest.")
     ] = None,
-    suite: Annotated[str, typer.Option(help="A shipped suite or a .jsonl file. Default: the recipe's.", show_default=False)] = "",
+    suite: Annotated[
+        str, typer.Option(help="A shipped suite, a .jsonl file or a pool's folder. Default: the recipe's.", show_default=False)
+    ] = "",
     limit: Annotated[int, typer.Option(min=0, help="Instances at most; 0: the recipe's number.")] = 0,
     recipe: Annotated[str, typer.Option(help="With folders: the recipe whose sampler, turns and jail are used.")] = "nano",
     overrides: options.Overrides = None,
@@ -42,6 +44,9 @@ def evaluate(
         Path | None,
         typer.Option(help="With folders: write digests of what the instances show first, to find those played before."),
     ] = None,
+    log_only: Annotated[
+        bool, typer.Option("--log-only", help="Of a run: write results to its log and leave the store to its memory workers.")
+    ] = False,
     broker: options.Broker = "",
     store: options.Store = "",
     run: options.RunId = "",
@@ -64,7 +69,7 @@ def evaluate(
         {"--set": overrides, "--seeds": seeds, "--salt": salt, "--hinted": hinted, "--out": out, "--openings": openings}
     )
     with stoppable():
-        _evaluate_run(version, suite, limit, (broker, store, run, state_dir), log_json=log_json)
+        _evaluate_run(version, suite, limit, (broker, store, run, state_dir), log_json=log_json, log_only=log_only)
 
 
 def _refuse_without_folders(given: dict[str, object]) -> None:
@@ -73,14 +78,19 @@ def _refuse_without_folders(given: dict[str, object]) -> None:
             raise SettingsError(f"{name} is for model folders, and none is named", "Name one: spade eval MODEL")
 
 
-def _evaluate_run(version: list[int] | None, suite: str, limit: int, where: tuple[str, str, str, str], *, log_json: bool) -> None:
+def _evaluate_run(
+    version: list[int] | None, suite: str, limit: int, where: tuple[str, str, str, str], *, log_json: bool, log_only: bool
+) -> None:
     from infra.cli.evaluation import compare, evaluate_policy, read_policies, remember
+    from infra.clickhouse import connect
     from infra.runs import await_run, find_run
     from infra.suites import load_suite
 
     broker, store, run, state_dir = where
     if not broker:  # both are those of `spade up`; of a broker that is named, the store that is up may be another's
         store = store or options.standing().get("store", "")
+    if store and not log_only:
+        connect(options.require_store(store)).close()  # before minutes of plays
     context = options.stage_context(broker, store, run, state_dir, log_json=log_json, needs_store=False)
     context = context.model_copy(update={"run_id": find_run(context.broker, run)})
     found = await_run(context, deadline_s=20.0)
@@ -97,6 +107,7 @@ def _evaluate_run(version: list[int] | None, suite: str, limit: int, where: tupl
             f"({', '.join(f'{name} {rate:.2f}' for name, rate in sorted(record.by_family.items()))})"
         )
         records.append(record)
-    options.out.print(remember(context, found.run_id))
     if len(records) > 1:
         options.out.print(compare(records[0], records[-1], load_suite(records[0].suite)))
+    if not log_only:
+        options.out.print(remember(context, found.run_id))

@@ -61,9 +61,9 @@ def remember(context: ProcessContext, run_id: str) -> str:
     with ControlReader(context.broker, [Topic.RUN_FINISHED], run_id) as reader:
         ended = bool(reader.catch_up())
     if not ended:
-        return "written to the log; the run's memory workers bring it to the store"
+        return "written to the log; the run's memory workers bring it to the store, when it goes on"
     if not context.store_dsn:
-        return "written to the log; no store is named or up: with one, `spade work memory` brings it there"
+        return "written to the log; no store is named for it: with one, `spade work memory` brings it there"
     memory.run(context)
     return "written to the log and to the store"
 
@@ -92,7 +92,7 @@ def compare_policies(run: Run, where: Services, run_dir: Path, say: Say) -> Eval
     supervisor = Supervisor(run_dir / "logs", environment, restarts=1, notify=say, may_end=True)
     end = time.monotonic() + EVALUATION_LIMIT_S
     try:
-        supervisor.start([ProcessSpec(f"eval-{number}", ("eval", "--version", str(number))) for number in versions])
+        supervisor.start([ProcessSpec(f"eval-{number}", ("eval", "--log-only", "--version", str(number))) for number in versions])
         while supervisor.running():
             supervisor.poll()
             if time.monotonic() >= end:

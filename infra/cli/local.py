@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from infra.cli.interrupts import cleanup, stoppable, undisturbed
-from infra.cli.options import UP, out, standing, state_home
+from infra.cli.options import UP, out, standing, state_home, up_notes
 from schemas.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def down(wipe: Annotated[bool, typer.Option("--wipe", help="Also remove their da
     from infra.local.store import LocalStore
 
     home = state_home()
-    noted = standing()
+    noted = up_notes()
     place = Path(noted.get("place", "") or home)
     if wipe and place != home.resolve() and place != home:
         raise SettingsError(

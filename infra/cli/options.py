@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -116,20 +117,26 @@ def state_home() -> Path:
 
 def standing() -> dict[str, str]:
     """What `spade up` wrote: addresses, the `place` of their data, whether `borrowed` from a living run; {} where nothing is, or
-    where what was borrowed has ended with its run."""
+    where what was borrowed has ended with its run, which may go on under other addresses."""
+    noted = up_notes()
+    if noted.get("borrowed"):
+        from infra.local.broker import LocalBroker
+
+        living = LocalBroker.attach(Path(noted["place"]) / "broker")
+        if living is None or living.address != noted["broker"]:
+            return {}
+    return noted
+
+
+def up_notes() -> dict[str, str]:
+    """The same as it was written, whether or not anything of it lives."""
     file = state_home() / UP
     try:
-        noted = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.MsgspecError) as problem:
         raise SettingsError(f"the state file {file} is damaged ({problem})", "Remove it, then run `spade up`") from problem
-    if noted.get("borrowed"):
-        from infra.local.broker import LocalBroker
-
-        if LocalBroker.attach(Path(noted["place"]) / "broker") is None:
-            return {}
-    return noted
 
 
 def broker_settings(given: str) -> BrokerSettings | None:
@@ -223,10 +230,8 @@ def require_place(file: Path | None, option: str) -> None:
         raise SettingsError(f"{option} {file} is a folder", "Name a file")
     if real.exists() and not real.is_file():
         return  # a device or a pipe: opening it may be what somebody waits for
-    tried = real.with_name(f".{real.name}.tried")
     try:
-        tried.touch()
-        tried.unlink()
+        tempfile.NamedTemporaryFile(dir=real.parent, prefix=f".{real.name}.").close()
     except OSError as problem:
         raise SettingsError(
             f"{option} {file} can't be written ({problem.strerror or problem})", "Name a file in a folder that is there and yours"

@@ -114,8 +114,9 @@ def test_a_finished_run_becomes_a_result_with_table_and_picture(
         assert len(point.wins) == sum(one.valid for one in own.generations if one.generation in point.generations)
         assert all(0 <= won <= 32 for won in point.wins)
     played = {one.generation: one.win_rate for one in own.generations}
-    first_point = own.frontier[0]
-    assert abs(first_point.win_rate - played[0]) < 0.5  # the same model on the same designs, on other seeds
+    for point in own.frontier:  # much the same policies on the same designs, on other seeds
+        of_their_time = sum(played[generation] for generation in point.generations) / len(point.generations)
+        assert abs(point.win_rate - of_their_time) < 0.25
     assert own.code_digest
     assert "| self-play: self-play, mended (the default) | 1 |" in (bench.results / "table.md").read_text()
     assert (bench.results / "curves.png").stat().st_size > 10_000

@@ -156,7 +156,8 @@ def test_a_runs_own_broker_and_store_are_put_up_on_its_folder_and_only_ended_by_
         assert "forgets them" in spade(home, "up", "--run", str(folder)).stdout
         broker.stop()  # as the run's own command does at its end
         assert "none is up" in spade(home, "status").stderr
-        assert "nothing was up" in spade(home, "down").stdout
+        assert spade(home, "down", "--wipe").returncode == 2  # what it would remove is a run's
+        assert "forgotten" in spade(home, "down").stdout
     assert "ends them" in spade(home, "up", "--run", str(folder)).stdout
     assert spade(home, "down", "--wipe").returncode == 2
     assert spade(home, "down").stdout.count("process") == 2

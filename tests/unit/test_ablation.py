@@ -33,7 +33,7 @@ from infra.ablation.results import (
 )
 from infra.ablation.table import make_table
 from infra.cli.ablating import Order, commit, kept_policies, plan_work
-from infra.cli.ablationmodels import QUICK_REPORT
+from infra.cli.ablationmodels import NANO_REPORT, QUICK_REPORT
 from infra.cli.app import run_app
 from infra.cli.children import AblationError, Child, run_children
 from infra.cli.options import read_recipe
@@ -45,6 +45,7 @@ from schemas.errors import SettingsError, StageTimeoutError
 
 ITEMS = load_suite("nano")
 SEEDS = 2
+EVERY = NANO_REPORT["nano"] * len(ITEMS)
 
 
 @pytest.fixture(autouse=True)
@@ -245,7 +246,10 @@ def test_a_result_on_other_instances_than_are_due_is_refused_before_anything_sta
     job = plan_work(order).base_job
     own: dict[str, Any] = {"recipe": dict(job.deciding), "recipe_digest": digest_of(job.deciding)}
     write_result(order.results, a_result(BASE, 0, evaluations=[reported_nano(15)], **own))
-    with pytest.raises(SettingsError, match=r"base-s0 was evaluated on 3120 instances .* of suite nano, and 3328 instances"):
+    with pytest.raises(
+        SettingsError,
+        match=rf"base-s0 was evaluated on {15 * len(ITEMS)} instances .* of suite nano, and {16 * len(ITEMS)} instances",
+    ):
         plan_work(order)
     write_result(order.results, a_result(BASE, 0, evaluations=[reported_nano(20)], **own))
     with pytest.raises(SettingsError, match=r"base-s0 was evaluated on none of suite nano-new, and 2304 instances"):
@@ -268,9 +272,11 @@ def test_the_whole_table_asks_for_the_package_before_anything_starts_and_the_qui
 
 
 def test_a_suite_that_is_cut_short_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"evaluation\.limit is 50, and an ablation plays all 4160 instances of suite nano"):
+    with pytest.raises(
+        SettingsError, match=rf"evaluation\.limit is 50, and an ablation plays all {EVERY} instances of suite nano"
+    ):
         plan_work(an_order(tmp_path, BASE, pairs=("evaluation.limit=50",)))
-    assert plan_work(an_order(tmp_path, BASE, pairs=("evaluation.limit=4160",))).jobs == ()
+    assert plan_work(an_order(tmp_path, BASE, pairs=(f"evaluation.limit={EVERY}",))).jobs == ()
 
 
 def test_a_folder_that_holds_no_run_is_refused_before_anything_starts(tmp_path: Path) -> None:
@@ -433,18 +439,22 @@ def test_the_frontier_by_many_plays_is_told_and_drawn_in_a_row_of_its_own(tmp_pa
     known = [
         plain[0],
         a_result(SELF_PLAY, 0, frontier=measured(4, 12, 20)),
-        a_result(SELF_PLAY, 1, frontier=measured(8, 12, 16)[::2]),
-        a_result("fixed-64", 0, frontier=measured(4, 4, 4)),
+        a_result(SELF_PLAY, 1, frontier=measured(8, 12, 18)),
+        a_result("fixed-64", 0, frontier=measured(4, 5, 4)),
+        a_result("fixed-256", 0, frontier=measured(4, 4, 4)),
     ]
     assert "Designs at the frontier" not in markdown(make_table(plain))
     table = make_table(known)
     assert table.rows[0].frontier == {}
-    assert table.rows[2].frontier == pytest.approx({0: 0.15, 12: 0.45})
-    assert table.rows[2].rise is not None
-    assert table.rows[2].rise.mean == pytest.approx((0.4 + 0.2) / 2)
+    default = table.rows[3]
+    assert default.frontier == pytest.approx({0: 0.15, 6: 0.3, 12: 0.475})
+    assert default.rise is not None
+    assert default.rise.mean == pytest.approx((0.4 + 0.25) / 2)
+    assert default.rise.seeds == 2
     text = markdown(table)
-    assert "| self-play | 0, 12 | 0.15, 0.45 | +30.0 [" in text
-    assert "| fixed-64 | 0, 6, 12 | 0.10, 0.10, 0.10 | +0.0 [" in text
+    assert "| self-play | 0, 6, 12 | 0.15, 0.30, 0.47 | +32.5 [" in text or "| 0.15, 0.30, 0.48 | +32.5 [" in text
+    assert "| fixed-64 | 0, 6, 12 | 0.10, 0.12, 0.10 | +0.0 [" in text
+    assert "| fixed-256 | 0, 6, 12 | 0.10, 0.10, 0.10 |  | 1 |" in text  # no scatter: no interval
     heights = []
     for results in (plain, known):
         draw(results, tmp_path / "curves.png")

@@ -27,7 +27,9 @@ def test_a_design_is_at_the_frontier_when_four_to_six_of_ten_plays_are_won() -> 
 
 def test_wins_are_counted_by_design_whatever_the_number_of_seeds() -> None:
     plays = bytes([1, 0, 0, 1, 1, 0, 1, 0, 0])  # three designs, three seeds
-    assert count_wins(plays, 3) == [3, 1, 0]
+    assert count_wins(plays, 3, plays=3) == [3, 1, 0]
+    with pytest.raises(ValueError, match="9 plays, and 3 designs have 32 each"):
+        count_wins(plays, 3)
 
 
 @pytest.mark.parametrize(
@@ -44,37 +46,42 @@ def test_a_policy_plays_the_designs_of_its_time(step: int, last: int, due: list[
     assert len(due) <= COUNT
 
 
-def drawn(rng: random.Random, shares: dict[int, float], designs: int = 100) -> list[FrontierPoint]:
+STEPS = range(0, 121, 20)
+
+
+def drawn(rng: random.Random, climb: float, shock: float, designs: int = 100) -> list[FrontierPoint]:
+    """A run whose share at the frontier climbs from .2, with a shock of its own at each step."""
+    shares = {step: min(1.0, max(0.0, 0.2 + climb * step / 120 + rng.gauss(0, shock))) for step in STEPS}
     return [a_point(step, [16 if rng.random() < share else 2 for _ in range(designs)]) for step, share in shares.items()]
 
 
 def test_the_rise_is_that_of_a_straight_line() -> None:
-    exact = [a_point(step, [16] * count + [2] * (100 - count)) for step, count in ((0, 10), (50, 20), (100, 30))]
-    found = rise([exact, exact])
+    near = [a_point(step, [16] * count + [2] * (100 - count)) for step, count in ((0, 10), (50, 21), (100, 30))]
+    found = rise([near, near])
     assert found is not None
     assert found.mean == pytest.approx(0.20)
-    assert (found.seeds, found.instances) == (2, 600)
-    assert found.low > 0
-    falling = [msgspec.structs.replace(point, step=100 - point.step) for point in exact]
+    assert found.seeds == 2
+    assert 0.15 < found.low < 0.20 < found.high < 0.25
+    falling = [msgspec.structs.replace(point, step=100 - point.step) for point in near]
     down = rise([falling])
     assert down is not None
     assert down.mean == pytest.approx(-0.20)
-    assert down.high < 0
 
 
-@pytest.mark.parametrize("seeds", [1, 3])
-@pytest.mark.parametrize("climb", [0.0, 0.15])
-def test_its_interval_holds_the_truth_as_often_as_it_says(seeds: int, climb: float) -> None:
-    rng, held = random.Random(f"{seeds}/{climb}"), 0
-    for _ in range(200):
-        shares = {step: 0.15 + climb * step / 120 for step in range(0, 121, 20)}
-        found = rise([drawn(rng, shares) for _ in range(seeds)])
+@pytest.mark.parametrize("seeds", [1, 2, 3, 5])
+@pytest.mark.parametrize(("climb", "between", "shock"), [(0.0, 0.0, 0.0), (0.15, 0.0, 0.08), (0.15, 0.1, 0.03)])
+def test_its_interval_holds_the_truth_as_often_as_it_says(seeds: int, climb: float, between: float, shock: float) -> None:
+    rng, held = random.Random(f"{seeds}/{climb}/{shock}"), 0
+    spread = between if seeds >= 3 else 0.0  # of fewer seeds nothing is said about others
+    for _ in range(300):
+        found = rise([drawn(rng, climb + rng.gauss(0, spread), shock) for _ in range(seeds)])
         assert found is not None
         held += found.low <= climb <= found.high
-    assert 0.91 <= held / 200 <= 1.0
+    assert 0.91 <= held / 300 <= 0.985
 
 
-def test_one_step_alone_has_no_rise() -> None:
+def test_without_steps_or_scatter_no_rise_is_told() -> None:
     assert rise([]) is None
     assert rise([[a_point(0, [16, 2, 3, 4])]]) is None
-    assert rise([[a_point(0, [16, 2]), a_point(20, [16, 2])], [a_point(0, [16, 2, 3])]]) is None
+    assert rise([[a_point(step, [16, 2]) for step in STEPS], [a_point(0, [16, 2, 3])]]) is None
+    assert rise([[a_point(step, [1] * 40) for step in STEPS]]) is None  # nothing scatters: no interval out of nothing
