@@ -14,7 +14,7 @@ from infra.cli.interrupts import stoppable
 def build(
     out: Annotated[str, typer.Option("--out", help="Folder to write.")] = "trainer/nano/model",
     seed: Annotated[int, typer.Option(min=0, help="Equal seeds and processes give equal weights.")] = 0,
-    minutes: Annotated[float, typer.Option(min=0.05, max=25.0, help="Length on two idle cores.")] = 22.0,
+    minutes: Annotated[float, typer.Option(min=0.05, max=25.0, help="Length on two idle cores.")] = 24.0,
     processes: Annotated[int, typer.Option(min=1, max=64, help="Processes that share every batch.")] = 2,
 ) -> None:
     """Make the nano model anew: tokenizer, warm start, a Hugging Face folder. Never needed by the demo or the tests."""
@@ -31,7 +31,7 @@ def census(
     ],
     model: Annotated[str, typer.Option(help="Folder whose tokenizer is used.")] = "trainer/nano/model",
     seed: Annotated[int, typer.Option(min=0, help="The build's.")] = 0,
-    minutes: Annotated[float, typer.Option(min=0.05, max=25.0, help="The build's.")] = 22.0,
+    minutes: Annotated[float, typer.Option(min=0.05, max=25.0, help="The build's.")] = 24.0,
 ) -> None:
     """Draw the warm start's plays again, untrained, so that held-out instances that it has shown can be left out."""
     from infra.runs import find_folder

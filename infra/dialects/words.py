@@ -16,6 +16,7 @@ FAMILY_WORDS: dict[str, tuple[str, ...]] = {
     "next": ("rhythm", "sequence", "pattern", "season", "tide", "calendar", "drum", "repeat"),
     "kth": ("podium", "race", "queue", "contest", "ranking", "medal", "judge", "order"),
     "cheap": ("market", "price", "cost", "bargain", "fare", "budget", "shop", "fee"),
+    "ask": ("phone", "telephone", "inquire", "dealer", "quote", "vendor", "haggle", "hotline"),
     "toggle": ("lamp", "button", "press", "lever", "toggle", "valve", "panel", "effect"),
     "cause": ("failure", "cause", "fault", "broke", "origin", "blame", "leak", "accident"),
 }

@@ -6,7 +6,7 @@ import pytest
 
 from trainer.nano.families import FAMILIES, USELESS_HINTS, families_of
 from trainer.nano.family import Family, write_source
-from trainer.nano.writer import SKILLS, choose_size, draw_memory, make_environment, play_oracle
+from trainer.nano.writer import SKILLS, choose_size, draw_memory, draw_play_size, make_environment, play_oracle
 
 ODD_ACTIONS = ("", " ", "x" * 5000, "\x00\x07", "٣", "9" * 4000, '{"a": [1]}', "print(1)", "-0", "3.0")
 
@@ -63,7 +63,7 @@ def test_odd_actions_neither_raise_nor_win_and_the_episode_ends(name: str) -> No
         assert results[-1][2]
 
 
-@pytest.mark.parametrize("name", sorted(set(FAMILIES) - {"guess", "count", "kth"}))
+@pytest.mark.parametrize("name", sorted(set(FAMILIES) - {"guess", "ask", "count", "kth"}))
 def test_the_working_ends_in_the_answer(name: str) -> None:
     family = FAMILIES[name]
     for seed in range(60):
@@ -86,11 +86,38 @@ def test_a_careful_search_wins_where_a_careless_one_mostly_loses() -> None:
     wins = {True: 0, False: 0}
     for careful in wins:
         for seed in range(100):
-            environment = make_environment(write_source(family, Random(seed), 31))
+            environment = make_environment(write_source(family, Random(seed), 5))
             turns = play_oracle(Random(seed + 1000), family, environment, seed, careful)
             wins[careful] += turns[-1].action == str(environment.goal)
     assert wins[True] == 100
     assert wins[False] < 40
+
+
+def test_who_asks_all_wins_where_who_chooses_at_once_mostly_loses_and_asking_without_end_loses() -> None:
+    family = FAMILIES["ask"]
+    wins = {True: 0, False: 0}
+    for careful in wins:
+        for seed in range(100):
+            environment = make_environment(write_source(family, Random(seed), 5))
+            turns = play_oracle(Random(seed + 1000), family, environment, seed, careful)
+            assert len(turns) == (6 if careful else 1)
+            wins[careful] += turns[-1].action == environment.goal
+    assert wins[True] == 100
+    assert wins[False] < 40
+    environment.reset(1)
+    name = next(iter(environment.prices))
+    replies = [environment.step(f"?{name}") for _ in range(6)]
+    assert [reply[0] for reply in replies] == [str(environment.prices[name])] * 6
+    assert [reply[2] for reply in replies] == [False] * 5 + [True]
+    assert environment.step(environment.goal)[1] == 0.0
+
+
+def test_the_first_cycle_begins_with_small_sizes() -> None:
+    rng = Random(5)
+    for family in FAMILIES.values():
+        near = [draw_play_size(rng, family, near=True) for _ in range(300)]
+        assert family.easy[0] <= min(near) <= max(near) <= family.easy[1] + family.step
+        assert max(draw_play_size(rng, family) for _ in range(300)) > family.easy[1] + family.step
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -20,7 +20,7 @@ from trainer.nano.writer import draw_hint, draw_memory, draw_words, make_environ
 
 MODEL_FOLDER = Path(__file__).parent / "model"
 """The committed model."""
-STEPS_PER_MINUTE = 340
+STEPS_PER_MINUTE = 380
 """Steps that two idle cores do in a minute: turns minutes into steps, so that a build is bound by steps and not by a clock."""
 TOKENIZER_PROGRAMS = 4000
 
@@ -43,7 +43,7 @@ def write_texts(seed: int) -> tuple[list[str], list[str]]:
     return sources, texts
 
 
-def build(out: Path, seed: int = 0, minutes: float = 22, processes: int = 2, tell: Callable[[str], None] | None = None) -> None:
+def build(out: Path, seed: int = 0, minutes: float = 24, processes: int = 2, tell: Callable[[str], None] | None = None) -> None:
     """Writes the model folder at `out`. Raises OSError where the folder can't be written, ModelError where a process is gone."""
     say = tell or _silence
     out.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from trainer.nano.build import STEPS_PER_MINUTE
 from trainer.nano.warmstart import draw_batches, plan_stages
 from trainer.nano.writer import Sample, Writer
 
-BUILD_SEED, BUILD_MINUTES = 0, 22
+BUILD_SEED, BUILD_MINUTES = 0, 24
 """Of the committed model."""
 TELL_STEPS = 500
 

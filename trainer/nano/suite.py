@@ -18,10 +18,12 @@ from trainer.nano.newcomers import NEWCOMERS
 PROGRAMS = 16
 """Environments of each family."""
 REACH = {
-    "chain": 8, "add": 6, "follow": 7, "logic": 9, "guess": 30, "walk": 8, "flip": 9,
-    "count": 12, "next": 7, "kth": 9, "cheap": 9, "toggle": 5, "cause": 7,
+    "chain": 9, "add": 7, "follow": 8, "logic": 9, "guess": 7, "walk": 9, "flip": 9,
+    "count": 9, "next": 8, "kth": 9, "cheap": 9, "ask": 8, "toggle": 7, "cause": 8,
 }  # fmt: skip
 """The largest size of each family in the suite nano."""
+TURNS = {"guess": 8, "ask": 16}
+"""Turns of the families that take several."""
 BEYOND_SIZES, BEYOND_PROGRAMS = 4, 8
 """Sizes past the largest of a family, in its steps, and environments of each family, in nano-sizes."""
 
@@ -75,7 +77,7 @@ def write_item(rng: Random, family: Family, index: int, name: str, sizes: tuple[
         skill=family.skill,
         source=cut_solution(write_source(family, rng, size)),
         hint=rng.choice(family.hints),
-        max_turns=8 if family.name == "guess" else 1,
+        max_turns=TURNS.get(family.name, 1),
         win_return=1.0,
     )
 

@@ -32,6 +32,8 @@ class Plan:
     careful_share: float = 0.6
     """Share of the steps in which every player shows its working. Only then the habits are taught that hints overcome: an answer
     that is given without working is mostly noise to learn from."""
+    near_share: float = 0.0
+    """Share of the steps in which only small sizes are played."""
     matrix_rate: float = 0.015
     """Muon's learning rate, for the matrices of the layers."""
     other_rate: float = 4e-3
@@ -45,7 +47,7 @@ def plan_stages(steps: int) -> tuple[Plan, ...]:
     """Three cycles over this many steps, each from a lower rate; the last teaches habits only, and designs more often."""
     first, second = steps * 40 // 91, steps * 35 // 91
     return (
-        Plan(steps=first),
+        Plan(steps=first, near_share=0.6),
         Plan(steps=second, careful_share=0.5, matrix_rate=0.012, other_rate=3e-3, decay_share=0.75),
         Plan(
             steps=steps - first - second,
@@ -62,8 +64,8 @@ def draw_batches(rng: Random, writer: Writer, plan: Plan) -> Iterator[list[Sampl
     """Batches of samples of like length, for ever; habits come in after the plan's share of batches."""
     drawn = 0
     while True:
-        habits = drawn >= plan.careful_share * plan.steps
-        pool = [writer.design(rng) if rng.random() < plan.design_share else writer.play(rng, habits) for _ in range(POOL)]
+        habits, near = drawn >= plan.careful_share * plan.steps, drawn < plan.near_share * plan.steps
+        pool = [writer.design(rng) if rng.random() < plan.design_share else writer.play(rng, habits, near) for _ in range(POOL)]
         pool.sort(key=lambda sample: len(sample.token_ids))
         batches: list[list[Sample]] = []
         batch: list[Sample] = []

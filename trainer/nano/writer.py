@@ -80,13 +80,14 @@ def choose_size(rng: Random, family: Family, memory: list[tuple[str, str, int]])
 
 
 def draw_memory(rng: Random, family: Family) -> list[tuple[str, str, int]]:
-    """Up to six memory lines of families and sizes, often of the family at hand and then in an order that makes sense."""
+    """Up to six memory lines of families and sizes, often of the family at hand and then with sizes that make sense together."""
     lines = []
     if rng.random() < 0.6:
         middle = rng.randint(*family.sizes)
-        spread = family.step * rng.randint(1, 3)
-        around = {"easy": middle - spread, "best": middle, "hard": middle + spread}
-        lines += [(kind, family.name, family.clip(around[kind])) for kind in rng.sample(tuple(around), rng.choice((1, 1, 2, 3)))]
+        below, above = (sorted(family.step * rng.randint(1, 4) for _ in range(2)) for _ in range(2))
+        around = [("best", middle), ("best", middle + family.step * rng.choice((-1, 0, 1)))]
+        around += [("easy", middle - away) for away in below] + [("hard", middle + away) for away in above]
+        lines += [(kind, family.name, family.clip(size)) for kind, size in rng.sample(around, rng.choice((1, 1, 2, 3, 4, 5)))]
     for _ in range(rng.choice((0, 0, 1, 2, 3))):
         other = rng.choice(tuple(FAMILIES.values()))
         if other.name != family.name:
@@ -109,25 +110,29 @@ def draw_words(rng: Random, family: Family) -> tuple[list[str], str]:
     return words, family.skill
 
 
-def draw_play_size(rng: Random, family: Family) -> int:
-    """A size to play in the warm start: mostly the easy ones and a little beyond, seldom far beyond."""
+def draw_play_size(rng: Random, family: Family, near: bool = False) -> int:
+    """A size to play in the warm start: mostly the easy ones and a little beyond, seldom far beyond; `near`: no further than the
+    next one, as copying and looking up are learned sooner on short rows."""
     low, high = family.easy
+    if near:
+        return family.clip(rng.randint(low, high + family.step))
     if rng.random() < 0.2:
         return rng.randint(*family.sizes)
-    return family.clip(rng.randint(low, high + 4 * family.step))
+    return family.clip(rng.randint(low, high + 3 * family.step))
 
 
 def play_oracle(rng: Random, family: Family, environment: Any, seed: int, careful: bool) -> list[Turn]:
-    """An episode of a player that knows the answer; a careful one shows its working, and halves the range in a search."""
+    """An episode of a player that knows the answer; a careful one shows its working, halves the range in a search, and asks all
+    before it chooses."""
     observation, _ = environment.reset(seed)
-    if family.name == "guess":
-        return _search(rng, environment, observation, careful)
+    if family.name in _PLAYERS:
+        return _PLAYERS[family.name](rng, environment, observation, careful)
     working = family.work(observation) if careful else ""
     return [Turn(observation, working, environment.solution()[0])]
 
 
 def _search(rng: Random, environment: Any, observation: str, careful: bool) -> list[Turn]:
-    low, top = 1, int(environment.size)
+    low, top = 1, int(observation.split()[-1])
     high, turns, ended = top, [], False
     while not ended:
         guess = (low + high) // 2 if careful else rng.randint(1, top)
@@ -138,6 +143,25 @@ def _search(rng: Random, environment: Any, observation: str, careful: bool) -> l
         elif observation == "lower":
             high = min(high, guess - 1)
     return turns
+
+
+def _ask(rng: Random, environment: Any, observation: str, careful: bool) -> list[Turn]:
+    """Careful: the working holds the best offer so far and who is still to be asked."""
+    names = list(environment.prices)
+    if not careful:
+        return [Turn(observation, "", rng.choice(names))]
+    best, turns = "", []
+    while names:
+        turns.append(Turn(observation, f"{best}{environment.prices.get(best, '')} {''.join(names)}".strip(), f"?{names[0]}"))
+        name = names.pop(0)
+        observation = environment.step(f"?{name}")[0]
+        if not best or environment.prices[name] < environment.prices[best]:
+            best = name
+    return [*turns, Turn(observation, f"{best}{environment.prices[best]}", best)]
+
+
+_PLAYERS = {"guess": _search, "ask": _ask}
+"""How families of several turns are played."""
 
 
 class Writer:
@@ -157,10 +181,11 @@ class Writer:
         completion = self._dialect.write_design(source, draw_hint(rng, family))
         return Sample(prompt + completion, [False] * len(prompt) + [True] * len(completion))
 
-    def play(self, rng: Random, habits: bool) -> Sample:
-        """An episode with a helpful hint, a useless one or none. Without `habits` the player is careful whatever the hint."""
+    def play(self, rng: Random, habits: bool, near: bool = False) -> Sample:
+        """An episode with a helpful hint, a useless one or none, `near`: of a small size. Without `habits` the player is careful
+        whatever the hint."""
         family = rng.choices(_PLAYED, _PRACTICE)[0]
-        environment = self._environment(rng, family, draw_play_size(rng, family))
+        environment = self._environment(rng, family, draw_play_size(rng, family, near))
         arm = rng.choices(("helpful", "useless", "plain"), (0.5, 0.12, 0.38))[0]
         kind = "always" if not habits else "helpful" if arm == "helpful" else "plain"
         careful = rng.random() < WORKING_SHARE[kind]

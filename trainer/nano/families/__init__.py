@@ -1,4 +1,4 @@
-"""The thirteen families over the six games skills, by name."""
+"""The fourteen families over the six games skills, by name."""
 
 from trainer.nano.families import causes, choice, deduction, number, pattern, space
 from trainer.nano.family import Family

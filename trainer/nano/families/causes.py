@@ -43,12 +43,12 @@ def _draw_cause(rng: Random, size: int) -> Program:
 
 
 def _work_cause(observation: str) -> str:
-    links = {effect: cause for cause, effect in re.findall(r"([A-Z])>([A-Z])", observation)}
+    links = {effect: cause for cause, effect in re.findall(r"\b([A-Z])([A-Z])\b", observation)}
     at = re.search(r"([A-Z]) by", observation).group(1)  # type: ignore[union-attr]  # documented to raise
     said = at
     while at in links:
         at = links[at]
-        said += "<" + at
+        said += at
     return said
 
 
@@ -56,7 +56,7 @@ FAMILIES = (
     Family(
         name="toggle",
         skill="Causal Inference",
-        sizes=(1, 8),
+        sizes=(1, 9),
         easy=(1, 2),
         keywords=FAMILY_WORDS["toggle"],
         hints=(
@@ -71,7 +71,7 @@ FAMILIES = (
     Family(
         name="cause",
         skill="Causal Inference",
-        sizes=(2, 12),
+        sizes=(2, 9),
         easy=(2, 3),
         keywords=FAMILY_WORDS["cause"],
         hints=(
@@ -81,6 +81,6 @@ FAMILIES = (
         ),
         draw=_draw_cause,
         work=_work_cause,
-        practice=1.8,
+        practice=1.6,
     ),
 )

@@ -1,4 +1,4 @@
-"""Optimization: the offer of a wanted rank, and the cheapest of several totals."""
+"""Optimization: the offer of a wanted rank, the cheapest of several totals, and the least price among those asked for in turn."""
 
 import re
 from random import Random
@@ -43,12 +43,46 @@ def _work_cheap(observation: str) -> str:
     return "".join(f"{name}{int(a) + int(b)}" for name, a, b in offers)
 
 
+def _draw_ask(rng: Random, size: int) -> Program:
+    return Program(
+        reset="""        $r = random.Random(seed)
+        $s = $r.sample(string.ascii_uppercase, self.size)
+        self.prices = dict(zip($s, $r.sample(range($most), self.size)))
+        self.goal = min($s, key=lambda $x: self.prices[$x])
+        self.left = self.size + 1
+        return "$phrase " + "".join($s), {}
+""",
+        values=(
+            ("phrase", rng.choice(("least price of", "who asks least of", "best offer of"))),
+            ("most", "10" if size < 10 else "99"),
+        ),
+        needs_string=True,
+        init="self.goal, self.left, self.prices = None, 0, {}",
+        tail="""
+    def step(self, action):
+        $n = action[1:]
+        $a = action[:1] == "?" and $n in self.prices
+        won = self.left > 0 and action == self.goal
+        self.left = self.left - 1 if $a else 0
+        $t = str(self.prices[$n]) if $a else "right" if won else "wrong"
+        return $t, float(won), self.left < 1, False, {}
+
+    def solution(self):
+        return [self.goal]
+""",
+    )
+
+
+def _work_ask(observation: str) -> str:
+    return re.search(r"of ([A-Z]+)", observation).group(1)  # type: ignore[union-attr]  # documented to raise
+
+
 FAMILIES = (
     Family(
         name="kth",
         skill="Optimization",
-        sizes=(3, 16),
-        easy=(3, 5),
+        sizes=(3, 9),
+        easy=(3, 4),
         keywords=FAMILY_WORDS["kth"],
         hints=("write them in order with their ranks", "sort first and number the places", "list the letters from the first on"),
         draw=_draw_kth,
@@ -58,12 +92,23 @@ FAMILIES = (
     Family(
         name="cheap",
         skill="Optimization",
-        sizes=(3, 12),
-        easy=(3, 5),
+        sizes=(3, 9),
+        easy=(3, 4),
         keywords=FAMILY_WORDS["cheap"],
         hints=("write every total first", "add up each offer before you choose", "list the totals and take the least"),
         draw=_draw_cheap,
         work=_work_cheap,
         practice=1.6,
+    ),
+    Family(
+        name="ask",
+        skill="Optimization",
+        sizes=(2, 9),
+        easy=(2, 3),
+        keywords=FAMILY_WORDS["ask"],
+        hints=("ask every dealer before you choose", "put a question to each of them", "call them all and keep the least"),
+        draw=_draw_ask,
+        work=_work_ask,
+        practice=1.0,
     ),
 )

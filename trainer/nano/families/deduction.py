@@ -21,7 +21,7 @@ def draw_links(rng: Random, phrases: tuple[str, ...], goal: str, shown: str) -> 
     return Program(
         reset="""        $r = random.Random(seed)
         $p = $r.sample(string.ascii_uppercase, self.size + $more)
-        $e = [$p[$i] + ">" + $p[$i + 1] for $i in range(self.size + $pairs) if $i != self.size]
+        $e = [$p[$i] + $p[$i + 1] for $i in range(self.size + $pairs) if $i != self.size]
         $r.shuffle($e)
         self.goal = $p[$goal]
         return "$phrase " + $p[$shown] + " by " + " ".join($e), {}
@@ -42,12 +42,12 @@ def _draw_follow(rng: Random, size: int) -> Program:
 
 
 def _work_follow(observation: str) -> str:
-    links = dict(pair.split(">") for pair in re.findall(r"[A-Z]>[A-Z]", observation))
+    links = dict(re.findall(r"\b([A-Z])([A-Z])\b", observation))
     at = re.search(r"([A-Z]) by", observation).group(1)  # type: ignore[union-attr]  # documented to raise
     said = at
     while at in links:
         at = links[at]
-        said += ">" + at
+        said += at
     return said
 
 
@@ -71,15 +71,16 @@ def _work_logic(observation: str) -> str:
 
 def _draw_guess(rng: Random, size: int) -> Program:
     return Program(
-        reset="""        self.goal = random.Random(seed).randint(1, self.size)
-        self.left = min(self.turns, self.size.bit_length())
-        return f"$phrase 1 to {self.size}", {}
+        reset="""        self.top = 6 * self.size
+        self.goal = random.Random(seed).randint(1, self.top)
+        self.left = min(self.turns, self.top.bit_length())
+        return f"$phrase 1 to {self.top}", {}
 """,
         values=(("phrase", rng.choice(("guess", "find", "hidden number"))),),
-        init="self.turns = max_turns",
+        init="self.turns, self.top, self.left = max_turns, 0, 0",
         tail="""
     def step(self, action):
-        $w = [str($i) for $i in range(self.size + 1)]
+        $w = [str($i) for $i in range(self.top + 1)]
         $n = $w.index(action) if action in $w else 0
         won = self.left > 0 and $n == self.goal
         self.left = 0 if won else self.left - 1
@@ -101,19 +102,19 @@ FAMILIES = (
     Family(
         name="follow",
         skill="Logical Deduction",
-        sizes=(2, 12),
+        sizes=(2, 9),
         easy=(2, 3),
         keywords=FAMILY_WORDS["follow"],
         hints=("write every link until none is left", "go link by link and write each", "chain the links in their turn"),
         draw=_draw_follow,
         work=_work_follow,
-        practice=2.2,
+        practice=1.6,
     ),
     Family(
         name="logic",
         skill="Logical Deduction",
-        sizes=(3, 12),
-        easy=(3, 4),
+        sizes=(2, 9),
+        easy=(2, 3),
         keywords=FAMILY_WORDS["logic"],
         hints=("pair the bits and write each result", "compare the bits pair by pair", "work through the pairs in order"),
         draw=_draw_logic,
@@ -123,13 +124,12 @@ FAMILIES = (
     Family(
         name="guess",
         skill="Logical Deduction",
-        sizes=(10, 60),
-        easy=(10, 13),
+        sizes=(2, 9),
+        easy=(2, 3),
         keywords=FAMILY_WORDS["guess"],
         hints=("halve the range", "keep the range and try its middle", "note what is still possible and split it"),
         draw=_draw_guess,
         work=_work_guess,
         practice=0.5,
-        step=3,
     ),
 )

@@ -67,8 +67,8 @@ FAMILIES = (
     Family(
         name="chain",
         skill="Mathematical Reasoning",
-        sizes=(1, 14),
-        easy=(1, 3),
+        sizes=(1, 9),
+        easy=(1, 2),
         keywords=FAMILY_WORDS["chain"],
         hints=("keep a running value", "write the value after every sign", "take sign by sign and note each result"),
         draw=_draw_chain,

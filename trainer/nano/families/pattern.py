@@ -1,4 +1,4 @@
-"""Pattern Recognition: occurrences of a letter, and the next terms of a sequence with alternating steps."""
+"""Pattern Recognition: occurrences of a digit, and the next terms of a sequence with alternating steps."""
 
 import re
 from random import Random
@@ -8,25 +8,27 @@ from trainer.nano.family import Family, Program
 
 
 def _draw_count(rng: Random, size: int) -> Program:
-    letters = "".join(rng.sample("ABCDEFGHKLMNPRSTUVXZ", rng.choice((3, 3, 4))))
+    digits = "".join(rng.sample("0123456789", rng.choice((3, 3, 4))))
     return Program(
         reset="""        $r = random.Random(seed)
-        $s = [$r.choice(self.letters) for _ in range(self.size)]
-        $c = $r.choice(self.letters)
+        $s = [$r.choice(self.digits) for _ in range(self.size)]
+        $c = $r.choice(self.digits)
         self.goal = str($s.count($c))
-        return f"$phrase {$c} in {''.join($s)}", {}
+        $t = "".join($x + $y for $x, $y in zip(string.ascii_uppercase, $s))
+        return f"$phrase {$c} in {$t}", {}
 """,
-        fields=f'    letters = "{letters}"\n',
+        fields=f'    digits = "{digits}"\n',
+        needs_string=True,
         values=(("phrase", rng.choice(("count", "how many", "tally"))),),
     )
 
 
 def _work_count(observation: str) -> str:
-    letter, row = re.search(r"([A-Z]) in ([A-Z]+)", observation).groups()  # type: ignore[union-attr]  # documented to raise
+    digit, row = re.search(r"(\d) in ((?:[A-Z]\d)+)", observation).groups()  # type: ignore[union-attr]  # documented to raise
     seen, said = 0, []
-    for each in row:
-        seen += each == letter
-        said.append(f"{each}{seen}")
+    for place, each in zip(row[::2], row[1::2], strict=True):
+        seen += each == digit
+        said.append(f"{place}{each}{seen}")
     return "".join(said)
 
 
@@ -61,23 +63,23 @@ FAMILIES = (
     Family(
         name="count",
         skill="Pattern Recognition",
-        sizes=(4, 20),
-        easy=(4, 6),
+        sizes=(3, 9),
+        easy=(3, 4),
         keywords=FAMILY_WORDS["count"],
         hints=(
-            "write the count after every letter",
-            "tick off the letters in their order",
+            "write the count after every place",
+            "tick off the places in their order",
             "keep a tally as you go along the row",
         ),
         draw=_draw_count,
         work=_work_count,
-        practice=2.0,
+        practice=1.3,
     ),
     Family(
         name="next",
         skill="Pattern Recognition",
-        sizes=(1, 10),
-        easy=(1, 3),
+        sizes=(1, 9),
+        easy=(1, 2),
         keywords=FAMILY_WORDS["next"],
         hints=("find both steps first", "write the steps between the terms", "note the change and add it each time"),
         draw=_draw_next,

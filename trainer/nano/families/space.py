@@ -62,8 +62,8 @@ FAMILIES = (
     Family(
         name="walk",
         skill="Spatial Reasoning",
-        sizes=(1, 14),
-        easy=(1, 3),
+        sizes=(1, 9),
+        easy=(1, 2),
         keywords=FAMILY_WORDS["walk"],
         hints=("write the place after every move", "track both coordinates move by move", "note where you are at each step"),
         draw=_draw_walk,
@@ -73,8 +73,8 @@ FAMILIES = (
     Family(
         name="flip",
         skill="Spatial Reasoning",
-        sizes=(2, 14),
-        easy=(2, 4),
+        sizes=(2, 9),
+        easy=(2, 3),
         keywords=FAMILY_WORDS["flip"],
         hints=(
             "first write the row without the letter",
