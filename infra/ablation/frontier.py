@@ -13,13 +13,14 @@ from collections.abc import Sequence
 
 import msgspec
 
+from infra.ablation.difference import LEVEL
+
 LOW, HIGH = 0.4, 0.6
 PLAYS = 32  # a design
 BEFORE, COUNT = 1, 4
 """A policy plays the designs of so many generations, which begin so many before its step; at a run's ends, the first
 or the last."""
 MANY_SEEDS = 3  # from here on the spread of the seeds is known well enough to go by
-LEVEL = 0.975
 NO_SCATTER = 1e-12  # rounding
 
 

@@ -84,8 +84,7 @@ def _sizes(result: ArmResult) -> list[tuple[float, float]]:
         known = [size / starts[family] for family, size in one.sizes.items() if starts[family]]
         if known:
             shares.append((float(one.generation), sum(known) / len(known)))
-    ends = range(WINDOW, len(shares) + 1)
-    return [(shares[end - 1][0], sum(up for _, up in shares[end - WINDOW : end]) / WINDOW) for end in ends]
+    return _windows(shares)
 
 
 def _compare(axes: Any, by_arm: dict[str, list[ArmResult]]) -> None:
@@ -105,10 +104,14 @@ def _compare(axes: Any, by_arm: dict[str, list[ArmResult]]) -> None:
 
 def _running(result: ArmResult, what: Callable[[GenerationResult], float]) -> list[tuple[float, float]]:
     """The mean over each window, at its last generation, as a share of the first window's."""
-    series = _series(result, what)
-    ends = range(WINDOW, len(series) + 1)
-    means = [(series[end - 1][0], sum(up for _, up in series[end - WINDOW : end]) / WINDOW) for end in ends]
+    means = _windows(_series(result, what))
     return [(across, up / means[0][1]) for across, up in means if means[0][1]]
+
+
+def _windows(series: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The mean over each `WINDOW` values in a row, at the last of them."""
+    ends = range(WINDOW, len(series) + 1)
+    return [(series[end - 1][0], sum(up for _, up in series[end - WINDOW : end]) / WINDOW) for end in ends]
 
 
 def _at(result: ArmResult, generation: float) -> list[GenerationResult]:
