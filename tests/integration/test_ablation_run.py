@@ -5,7 +5,6 @@ The run is the session's, in a folder of its own; the two ablations' arms are ba
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from schemas.rollout import RolloutFinished
 from schemas.score import GenerationClosed
 from schemas.train import StepFinished
 from tests.generatedrun import GeneratedRun
+from tests.processlist import command_lines
 from tests.tinyrun import STEPS, TinyRun, environment
 
 pytestmark = pytest.mark.integration
@@ -172,13 +172,8 @@ def test_ctrl_c_ends_the_children_and_writes_nothing_half(tmp_path: Path) -> Non
 
 def children_of(home: Path) -> list[str]:
     """Command lines of living children that play for the ablation in `home`."""
-    found, theirs = [], str(home / "work" / "evaluations")
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            told = file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if theirs in told:
-                found.append(told)
-    return found
+    theirs = str(home / "work" / "evaluations")
+    return [line for line in command_lines().values() if theirs in line]
 
 
 def test_a_model_folders_evaluation_becomes_one_row_however_often(store: LocalStore) -> None:

@@ -23,6 +23,7 @@ from infra.local.store import LocalStore
 from schemas.process import BrokerSettings, ProcessContext
 from tests.generatedrun import GeneratedRun
 from tests.integration.test_prometheus import listening
+from tests.processlist import command_lines
 
 pytestmark = pytest.mark.integration
 
@@ -32,15 +33,8 @@ DEADLINE_S = 240.0
 LOOPBACK_ONLY = {"0100007F"}
 
 
-def command_lines() -> str:
-    """Every command line of this machine, as `ps` would show it."""
-    shown = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            shown.append((process / "cmdline").read_bytes().decode(errors="replace"))
-        except OSError:
-            continue
-    return "\n".join(shown)
+def shown_by_ps() -> str:
+    return "\n".join(command_lines().values())
 
 
 def spade(*arguments: str, **environment: str) -> str:
@@ -145,7 +139,7 @@ def test_the_dashboard_shows_the_stores_token_nowhere_and_listens_on_the_loopbac
         assert all(token not in page for page in pages)
         assert str(store.token_file) not in "".join(pages)
         assert listening(port) == LOOPBACK_ONLY
-        assert token not in command_lines()
+        assert token not in shown_by_ps()
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(30.0)
         assert process.exit_code == 0
@@ -181,4 +175,4 @@ def test_store_and_broker_listen_on_the_loopback_address_only(store: LocalStore,
         assert listening(port) <= LOOPBACK_ONLY | {"0000000000000000FFFF00000100007F"}
         assert listening(port)
     assert store.token_file.stat().st_mode & 0o077 == 0
-    assert store.token_file.read_text().strip() not in command_lines()
+    assert store.token_file.read_text().strip() not in shown_by_ps()

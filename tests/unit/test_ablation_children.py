@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import pytest
 
 from infra.cli.children import AblationError, Child, run_children
 from schemas.errors import StageTimeoutError
+from tests.processlist import command_lines
 
 
 def test_a_child_that_fails_is_named_with_its_last_line_and_the_others_are_ended(tmp_path: Path) -> None:
@@ -17,15 +17,7 @@ def test_a_child_that_fails_is_named_with_its_last_line_and_the_others_are_ended
     with pytest.raises(AblationError, match=r"first exited with 2: error: recipe nowhere does not exist.*Look at .*child\.log"):
         run_children([Child(["plan", "nowhere"], log, "first"), other], 600.0, lambda _: None)
     assert not out.exists()
-    assert not [one for one in living_commands() if str(out) in one]
-
-
-def living_commands() -> list[str]:
-    found = []
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            found.append(file.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-    return found
+    assert not [one for one in command_lines().values() if str(out) in one]
 
 
 def test_a_child_beyond_its_deadline_is_ended(tmp_path: Path) -> None:
@@ -34,4 +26,4 @@ def test_a_child_beyond_its_deadline_is_ended(tmp_path: Path) -> None:
     with pytest.raises(StageTimeoutError, match="slow has not ended within 0 minutes"):
         run_children([slow], 0.0, lambda _: None)
     assert not out.exists()
-    assert not [one for one in living_commands() if str(out) in one]
+    assert not [one for one in command_lines().values() if str(out) in one]

@@ -23,6 +23,7 @@ from schemas.errors import CanaryError, ServerError
 from schemas.recipes import build_recipe
 from schemas.settings import ExternalSettings, Recipe
 from tests.integration.test_prometheus import listening
+from tests.processlist import command_lines
 from tests.vllm.smallpolicy import Policy, make_policy
 from workers.external import make_external_work
 from workers.samplers.base import SampleRequest
@@ -143,7 +144,7 @@ def test_the_server_listens_on_loopback_only_has_no_developer_endpoints_and_show
         with pytest.raises(urllib.error.HTTPError) as told:
             urllib.request.urlopen(asked, timeout=20)
         assert told.value.code == 404
-    lines = [file.read_bytes().decode(errors="replace") for file in Path("/proc").glob("[0-9]*/cmdline") if file.exists()]
+    lines = command_lines().values()
     assert any(str(port) in line for line in lines)
     assert not any(KEY in line for line in lines)
 
