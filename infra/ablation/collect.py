@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 
 from infra.ablation.results import GenerationResult
 from infra.clickhouse import Row, Store
@@ -41,10 +43,22 @@ SELECT (SELECT sum(sampled_tokens) FROM episodes FINAL WHERE run_id = {run:Strin
      + (SELECT sum(completion_tokens) FROM designs FINAL WHERE run_id = {run:String}) AS tokens
 """
 
-MINUTES = """
-SELECT dateDiff('millisecond', min(created_at), max(created_at)) / 60000 AS minutes, countIf(event = 'finished') AS finished
-FROM runs FINAL WHERE run_id = {run:String}
+FINISHED = """
+SELECT countIf(event = 'finished') AS finished FROM runs FINAL WHERE run_id = {run:String}
 """
+
+TIMES = """
+SELECT toUnixTimestamp64Milli(created_at) AS at FROM
+(
+    SELECT created_at FROM runs FINAL WHERE run_id = {run:String}
+    UNION ALL
+    SELECT created_at FROM steps FINAL WHERE run_id = {run:String}
+)
+ORDER BY at
+"""
+
+PAUSE_GAPS, PAUSE_MS = 10, 120_000
+"""A gap between two steps that is longer than both, so many times the median gap and so much time, is a pause before a resume."""
 
 SOURCES = """
 SELECT generation, source FROM verdicts FINAL WHERE run_id = {run:String} AND valid ORDER BY generation, slot
@@ -77,14 +91,14 @@ class RunFigures:
     trained_tokens: int
     sampled_tokens: int
     minutes: float
+    """Of work: what passed between a stop and its resume is left out."""
     generations: list[GenerationResult]
 
 
 def collect(store: Store, run_id: str) -> RunFigures:
     """The figures of a run that has finished. Raises SettingsError where the store does not hold its end."""
     run = {"run": run_id}
-    head = store.query(MINUTES, run)[0]
-    if not int(head["finished"]):
+    if not int(store.query(FINISHED, run)[0]["finished"]):
         raise SettingsError(
             f"the store does not hold the end of run {run_id}", "Bring it there with `spade memory rebuild`, or run the arm again"
         )
@@ -99,12 +113,19 @@ def collect(store: Store, run_id: str) -> RunFigures:
         trained_designs=int(trained["designs"]),
         trained_tokens=int(trained["tokens"]),
         sampled_tokens=int(store.query(SAMPLED, run)[0]["tokens"]),
-        minutes=round(float(head["minutes"]), 2),
+        minutes=round(busy_ms([int(row["at"]) for row in store.query(TIMES, run)]) / 60000, 2),
         generations=[
             _generation(row, labels[int(row["generation"])], reacted=int(row["generation"]) in reacted)
             for row in store.query(GENERATIONS, run)
         ],
     )
+
+
+def busy_ms(times: Sequence[int]) -> int:
+    """What of the time between the first and the last of these moments (in milliseconds, ascending) was no pause."""
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    limit = max(PAUSE_MS, PAUSE_GAPS * median(gaps)) if gaps else 0
+    return sum(gap for gap in gaps if gap <= limit)
 
 
 def _generation(row: Row, labels: Sequence[tuple[str, int]], *, reacted: bool) -> GenerationResult:

@@ -14,6 +14,7 @@ import pytest
 
 from infra.ablation.arms import ARMS, BASE, QUICK, SELF_PLAY, Pool, find_arm, overrides_of
 from infra.ablation.budget import plan_budget, require_equal
+from infra.ablation.collect import busy_ms
 from infra.ablation.difference import crossed_interval
 from infra.ablation.frontier import FrontierPoint
 from infra.ablation.markdown import markdown
@@ -482,3 +483,12 @@ def test_kept_policies_are_those_of_the_curve_and_the_last(tmp_path: Path) -> No
 
 def test_the_commit_of_this_code_is_told() -> None:
     assert len(commit().removesuffix("-dirty")) in (0, 40)
+
+
+def test_a_pause_before_a_resume_is_no_time_of_work() -> None:
+    steps = [30_000 * number for number in range(20)]
+    assert busy_ms([]) == busy_ms([7]) == 0
+    assert busy_ms(steps) == 19 * 30_000
+    assert busy_ms(steps + [one + 3 * 3_600_000 for one in steps]) == 2 * 19 * 30_000
+    assert busy_ms([0, 100_000, 101_000, 102_000]) == 102_000  # a slow start of a short run is work
+    assert busy_ms([0, 200_000, 420_000, 600_000]) == 600_000  # and so is a slow step among slow ones
