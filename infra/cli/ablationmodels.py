@@ -11,8 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from infra.ablation.frontier import PLAYS, FrontierPoint, count_wins
 from infra.ablation.results import ArmResult
 from infra.cli.children import Child, run_children
@@ -21,7 +19,7 @@ from infra.evaluations import ModelEvaluation, pack_bits, read_evaluations, suit
 from infra.policystore import files_digest, policy_files
 from infra.report.interval import paired_difference
 from infra.runs import find_folder
-from infra.suites import REASONING_GYM, SuiteItem, load_suite
+from infra.suites import REASONING_GYM, SuiteItem, load_suite, suite_lines
 from infra.suites.canonical import read_digests
 from schemas.errors import SettingsError
 from schemas.settings import Recipe
@@ -133,7 +131,7 @@ def measure_frontier(
         if designs[step]:
             suite = evaluator.folder / "evaluations" / f"designs-{name}-{step}.jsonl"
             suite.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(suite, b"".join(msgspec.json.encode(item) + b"\n" for item in designs[step]))
+            write_whole(suite, suite_lines(designs[step]))
             plays[step] = Plays((policy,), str(suite), FRONTIER, PLAYS)
     evaluator.play(name, list(plays.values()))
     found = {step: read_evaluations(evaluator.file(name, one))[0] for step, one in plays.items()}

@@ -4,6 +4,7 @@ Called by the evaluation and the demo's report. Suites are written by the nano b
 people.
 """
 
+from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from infra.suites.reasoninggym import load_reasoning_gym
 from schemas.design import Document
 from schemas.errors import SettingsError
 
-__all__ = ["REASONING_GYM", "SUITES", "SuiteItem", "evaluation_seed", "load_suite"]
+__all__ = ["REASONING_GYM", "SUITES", "SuiteItem", "evaluation_seed", "load_suite", "suite_lines"]
 
 SUITES = Path(__file__).parent
 MAX_TURNS = 25  # of a pool's environments
@@ -44,6 +45,11 @@ def load_suite(name: str) -> list[SuiteItem]:
     if not items:
         raise SettingsError(f"{path} is empty", "A suite holds one JSON object a line")
     return items
+
+
+def suite_lines(items: Iterable[SuiteItem]) -> bytes:
+    """A suite's file: what `load_suite` reads."""
+    return b"".join(msgspec.json.encode(item) + b"\n" for item in items)
 
 
 def _pooled(one: Document) -> SuiteItem:

@@ -13,7 +13,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from infra.ablation.collect import collect, read_openings
@@ -26,7 +25,7 @@ from infra.clickhouse import connect
 from infra.corpus.pool import load_pool
 from infra.evaluations import make_evaluation
 from infra.local.store import LocalStore
-from infra.suites import load_suite
+from infra.suites import load_suite, suite_lines
 from infra.suites.canonical import digest
 from schemas.errors import SettingsError
 from schemas.rollout import RolloutFinished
@@ -68,7 +67,7 @@ class Bench:
 def small_suite(home: Path) -> Path:
     """Some of the suite nano's environments."""
     suite, items = home / "small.jsonl", load_suite("nano")
-    suite.write_bytes(b"".join(msgspec.json.encode(item) + b"\n" for item in items[:: len(items) // ITEMS][:ITEMS]))
+    suite.write_bytes(suite_lines(items[:: len(items) // ITEMS][:ITEMS]))
     return suite
 
 

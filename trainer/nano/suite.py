@@ -8,9 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
-import msgspec
-
-from infra.suites import SuiteItem
+from infra.suites import SuiteItem, suite_lines
 from trainer.nano.families import FAMILIES
 from trainer.nano.family import Family, write_source
 from trainer.nano.newcomers import NEWCOMERS
@@ -88,4 +86,4 @@ SUITES = {"nano": write_items, "nano-sizes": write_sizes, "nano-new": write_newc
 
 def write_suite(path: Path, items: Iterable[SuiteItem] | None = None) -> None:
     """Writes a suite (nano where none is given) as JSON lines. Raises OSError where the file can't be written."""
-    path.write_bytes(b"".join(msgspec.json.encode(item) + b"\n" for item in (write_items() if items is None else items)))
+    path.write_bytes(suite_lines(write_items() if items is None else items))
