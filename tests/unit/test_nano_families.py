@@ -6,7 +6,7 @@ import pytest
 
 from trainer.nano.families import FAMILIES, USELESS_HINTS, families_of
 from trainer.nano.family import Family, write_source
-from trainer.nano.writer import SKILLS, choose_size, draw_memory, draw_play_size, make_environment, play_oracle
+from trainer.nano.writer import SKILLS, choose_size, draw_memory, draw_play_size, make_environment, play_oracle, working_share
 
 ODD_ACTIONS = ("", " ", "x" * 5000, "\x00\x07", "٣", "9" * 4000, '{"a": [1]}', "print(1)", "-0", "3.0")
 
@@ -118,6 +118,21 @@ def test_the_first_cycle_begins_with_small_sizes() -> None:
         near = [draw_play_size(rng, family, near=True) for _ in range(300)]
         assert family.easy[0] <= min(near) <= max(near) <= family.easy[1] + family.step
         assert max(draw_play_size(rng, family) for _ in range(300)) > family.easy[1] + family.step
+
+
+def test_without_a_hint_working_is_shown_the_more_seldom_the_larger_the_task() -> None:
+    for family in FAMILIES.values():
+        shares = [working_share(family, size, "plain") for size in range(family.sizes[0], family.sizes[1] + 1)]
+        assert shares == sorted(shares, reverse=True)
+        assert shares[0] > 10 * shares[-1] > 0
+        assert working_share(family, family.easy[1], "plain") == working_share(family, family.easy[0], "plain")
+        assert working_share(family, family.sizes[1], "helpful") == working_share(family, family.easy[0], "helpful")
+
+
+def test_the_two_families_of_links_say_in_which_direction_they_go() -> None:
+    shown = {name: make_environment(write_source(FAMILIES[name], Random(1), 3)).reset(1)[0] for name in ("follow", "cause")}
+    assert " by " in shown["follow"]
+    assert " in " in shown["cause"]
 
 
 @pytest.mark.parametrize("name", FAMILIES)

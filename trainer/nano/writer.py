@@ -23,6 +23,11 @@ HELPFUL_SHARE = 0.5
 """Share of written designs whose hint names the method."""
 WORKING_SHARE = {"helpful": 0.94, "plain": 0.36, "always": 0.95}
 """How often the oracle shows its working: with a helpful hint, without one, and while it only learns to work."""
+RELUCTANCE, RELUCTANT_SHARE = 0.4, 0.03
+"""Without a helpful hint the share falls by this factor with each step of size beyond the easy ones, down to this share: the
+longer a working is, the sooner the warm start guesses. So what is learned on easy tasks is not yet learned on larger ones."""
+FAR_SHARE = 0.5
+"""Share of plays whose size is any of the family's; the others are easy or up to three steps beyond."""
 PROGRAMS = 40
 """Programs kept of each family and size for plays."""
 
@@ -111,14 +116,22 @@ def draw_words(rng: Random, family: Family) -> tuple[list[str], str]:
 
 
 def draw_play_size(rng: Random, family: Family, near: bool = False) -> int:
-    """A size to play in the warm start: mostly the easy ones and a little beyond, seldom far beyond; `near`: no further than the
-    next one, as copying and looking up are learned sooner on short rows."""
+    """A size to play in the warm start, small ones more often; `near`: no further than the next one after the easy ones, as
+    copying and looking up are learned sooner on short rows."""
     low, high = family.easy
     if near:
         return family.clip(rng.randint(low, high + family.step))
-    if rng.random() < 0.2:
+    if rng.random() < FAR_SHARE:
         return rng.randint(*family.sizes)
     return family.clip(rng.randint(low, high + 3 * family.step))
+
+
+def working_share(family: Family, size: int, kind: str) -> float:
+    """How often the oracle shows its working at this size; `kind`: a key of WORKING_SHARE."""
+    if kind != "plain":
+        return WORKING_SHARE[kind]
+    beyond = max(0, size - family.easy[1]) // family.step
+    return max(RELUCTANT_SHARE, WORKING_SHARE[kind] * RELUCTANCE**beyond)
 
 
 def play_oracle(rng: Random, family: Family, environment: Any, seed: int, careful: bool) -> list[Turn]:
@@ -185,10 +198,11 @@ class Writer:
         """An episode with a helpful hint, a useless one or none, `near`: of a small size. Without `habits` the player is careful
         whatever the hint."""
         family = rng.choices(_PLAYED, _PRACTICE)[0]
-        environment = self._environment(rng, family, draw_play_size(rng, family, near))
+        size = draw_play_size(rng, family, near)
+        environment = self._environment(rng, family, size)
         arm = rng.choices(("helpful", "useless", "plain"), (0.5, 0.12, 0.38))[0]
         kind = "always" if not habits else "helpful" if arm == "helpful" else "plain"
-        careful = rng.random() < WORKING_SHARE[kind]
+        careful = rng.random() < working_share(family, size, kind)
         hint = {"helpful": rng.choice(family.hints), "useless": rng.choice(USELESS_HINTS), "plain": None}[arm]
         ids: list[int] = []
         written: list[bool] = []

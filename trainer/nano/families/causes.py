@@ -39,12 +39,12 @@ def _work_toggle(observation: str) -> str:
 
 
 def _draw_cause(rng: Random, size: int) -> Program:
-    return draw_links(rng, ("why", "root of", "what broke"), goal="0", shown="self.size")
+    return draw_links(rng, ("why", "root of", "what broke"), "in", goal="0", shown="self.size")
 
 
 def _work_cause(observation: str) -> str:
     links = {effect: cause for cause, effect in re.findall(r"\b([A-Z])([A-Z])\b", observation)}
-    at = re.search(r"([A-Z]) by", observation).group(1)  # type: ignore[union-attr]  # documented to raise
+    at = re.search(r"([A-Z]) in", observation).group(1)  # type: ignore[union-attr]  # documented to raise
     said = at
     while at in links:
         at = links[at]

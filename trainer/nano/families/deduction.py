@@ -15,8 +15,9 @@ _OPERATIONS: dict[str, tuple[str, Callable[[int, int], int]]] = {
 }
 
 
-def draw_links(rng: Random, phrases: tuple[str, ...], goal: str, shown: str) -> Program:
-    """Letters in a chain of `size` links and a second, shorter chain beside it; `shown` and `goal` are places in the chain."""
+def draw_links(rng: Random, phrases: tuple[str, ...], joint: str, goal: str, shown: str) -> Program:
+    """Letters in a chain of `size` links and a second, shorter chain beside it; `shown` and `goal` are places in the chain.
+    `joint` is the word before the links, by which a reader can tell the direction."""
     more = rng.choice((3, 4, 5))
     return Program(
         reset="""        $r = random.Random(seed)
@@ -24,10 +25,11 @@ def draw_links(rng: Random, phrases: tuple[str, ...], goal: str, shown: str) -> 
         $e = [$p[$i] + $p[$i + 1] for $i in range(self.size + $pairs) if $i != self.size]
         $r.shuffle($e)
         self.goal = $p[$goal]
-        return "$phrase " + $p[$shown] + " by " + " ".join($e), {}
+        return "$phrase " + $p[$shown] + " $joint " + " ".join($e), {}
 """,
         values=(
             ("phrase", rng.choice(phrases)),
+            ("joint", joint),
             ("goal", goal),
             ("shown", shown),
             ("more", str(more)),
@@ -38,7 +40,7 @@ def draw_links(rng: Random, phrases: tuple[str, ...], goal: str, shown: str) -> 
 
 
 def _draw_follow(rng: Random, size: int) -> Program:
-    return draw_links(rng, ("follow", "what comes of", "conclude from"), goal="self.size", shown="0")
+    return draw_links(rng, ("follow", "what comes of", "conclude from"), "by", goal="self.size", shown="0")
 
 
 def _work_follow(observation: str) -> str:
