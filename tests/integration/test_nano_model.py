@@ -13,8 +13,8 @@ from trainer.nano.evaluate import sample_designs, win_rates
 from workers.gate import judge
 from workers.sandbox import open_sandbox
 
-DESIGNS = 128
-REFUSED = 19  # a tenth and two standard errors of so many designs: the committed model has .069 of 640 refused
+DESIGNS = 320
+"""So many that a model of which .069 are refused, as of the committed one, is seldom taken for one of which a tenth is."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_nine_in_ten_sampled_designs_are_admitted_by_the_gate_and_most_differ(mo
                     refusals.append(f"{verdict.rule}: {verdict.evidence}")
     finally:
         sandbox.close()
-    assert len(refusals) <= REFUSED, refusals
+    assert len(refusals) <= DESIGNS // 10, refusals
     assert len({source for source, _, _ in designs}) >= 0.8 * DESIGNS
     assert len({dialect.describe(source)[0] for source, _, _ in designs}) >= 10
 
